@@ -1,0 +1,44 @@
+# specjax: `make demo` is the place to start, `make test` the place to stay.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+MODEL := .cache/smollm2
+
+.PHONY: install demo model test test-long lint format clean
+
+install: $(VENV)/.installed
+
+demo: $(VENV)/.installed
+	$(BIN)/python demo/run.py
+
+# SmolLM2-135M as a Hugging Face folder, for the demo and for the tests.
+model: $(VENV)/.installed
+	$(BIN)/python demo/smollm2.py $(MODEL)
+
+test: $(VENV)/.tested model
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+test-long: $(VENV)/.tested model
+	$(BIN)/python -m pytest -q -m long $(PYTEST_ARGS)
+
+lint: $(VENV)/.tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.tested
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .cache build *.egg-info
+
+# What the demo needs and no more: a fresh clone should talk soon.
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -e ".[gguf]"
+	touch $@
+
+$(VENV)/.tested: $(VENV)/.installed
+	$(PIP) install -e ".[gguf,test]"
+	touch $@

@@ -1,0 +1,22 @@
+"""SmolLM2-135M-Instruct, decoded with prompt lookup.
+
+Command:   specjax-generate --config=configs/smollm2.py \\
+             --prompts=demo/prompts.jsonl --output=answers.jsonl
+Model:     `make model` puts it into .cache/smollm2
+Hardware:  2 CPU cores
+Expected:  (to be filled from a run)
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """Settings by the names of specjax-generate's flags; a flag wins."""
+  config = ml_collections.ConfigDict()
+  config.model = ".cache/smollm2"
+  config.dtype = "bfloat16"
+  config.chat = True
+  config.proposer = "ngram"
+  config.lookahead = 4
+  config.max_new_tokens = 128
+  return config

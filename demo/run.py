@@ -1,0 +1,98 @@
+"""Answers eight prompts plainly and speculatively, and compares the two.
+
+  make demo        (or, once installed: python demo/run.py)
+
+Both paths decode greedily in float32, where speculation must not change a
+single token. The last line says whether it did; the exit code is 1 if so.
+"""
+
+import pathlib
+import sys
+import time
+
+import smollm2
+
+from specjax import api
+from specjax.jobs import prompts, requests
+
+PROMPTS = pathlib.Path(__file__).with_name("prompts.jsonl")
+LOOKAHEAD = 4
+MAX_NEW_TOKENS = 96
+
+ROW = "{:<34} {:>6} {:>11} {:>11} {:>8} {:>11}"
+
+
+def main() -> int:
+  """Prints the table; gives the exit code."""
+  folder = smollm2.fetch()
+  target = api.load(str(folder), dtype="float32")
+  plain = api.Engine(target, capacity=512)
+  ngram = api.Engine(
+    target, proposer="ngram", lookahead=LOOKAHEAD, capacity=512
+  )
+  print("compiling", flush=True)
+  plain.warmup()
+  ngram.warmup()
+
+  print(
+    ROW.format("prompt", "tokens", "plain", "speculative", "speed-up", "tokens")
+  )
+  print(ROW.format("", "", "tokens/s", "tokens/s", "", "per step"))
+  identical = True
+  tokens = steps = 0
+  plain_s = ngram_s = 0.0
+  for row in prompts.read(PROMPTS):
+    defaults = requests.Defaults(
+      chat=True,
+      settings={"max_new_tokens": MAX_NEW_TOKENS},
+      lookahead=LOOKAHEAD,
+    )
+    request = requests.build(row, defaults, target.tokenizer)
+    expected, expected_s = answer(plain, request)
+    drafted, drafted_s = answer(ngram, request)
+    identical &= expected.token_ids == drafted.token_ids
+    print(
+      ROW.format(
+        head(row.prompt),
+        *figures(len(expected.token_ids), drafted.steps, expected_s, drafted_s),
+      ),
+      flush=True,
+    )
+    tokens += len(expected.token_ids)
+    steps += drafted.steps
+    plain_s += expected_s
+    ngram_s += drafted_s
+  print(ROW.format("all", *figures(tokens, steps, plain_s, ngram_s)))
+  print(f"tokens identical: {'yes' if identical else 'no'}")
+  return 0 if identical else 1
+
+
+def answer(engine: api.Engine, request):
+  """The completion of one request and the seconds it took, prompt included."""
+  start = time.perf_counter()
+  *_, completion = engine.run([request])
+  seconds = time.perf_counter() - start
+  if completion.error is not None:
+    sys.exit(f"demo: {completion.id}: {completion.error}")
+  return completion, seconds
+
+
+def figures(tokens: int, steps: int, plain_s: float, ngram_s: float):
+  """The numbers of a row of the table, as text."""
+  return (
+    str(tokens),
+    f"{tokens / plain_s:.1f}",
+    f"{tokens / ngram_s:.1f}",
+    f"{plain_s / ngram_s:.2f}×",
+    f"{tokens / steps:.2f}",
+  )
+
+
+def head(prompt: str) -> str:
+  """The beginning of a prompt, in one line."""
+  line = " ".join(prompt.split())
+  return line if len(line) <= 33 else line[:32] + "…"
+
+
+if __name__ == "__main__":
+  sys.exit(main())

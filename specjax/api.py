@@ -1,0 +1,277 @@
+"""The ten-line path: load a model, make an engine, generate or stream."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from specjax import text
+from specjax.checkpoints import hf, locate
+from specjax.engine import loop
+from specjax.engine.request import Chunk, Completion, Request, SamplingParams
+from specjax.models import config as config_lib
+from specjax.models import decoder
+from specjax.proposers.base import Proposer
+from specjax.proposers.draft_model import DraftModel
+from specjax.proposers.ngram import Ngram
+from specjax.proposers.none import NoProposer
+from specjax.types import Params
+from specjax.verifiers.rejection import Rejection
+
+DTYPES = ("float32", "bfloat16")
+PROPOSERS = ("none", "ngram", "draft_model")
+DEFAULT_CAPACITY = 2048
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+  """A checkpoint: its model and tokenizer now, its weights when first asked.
+
+  Attributes:
+    name: as it was asked for.
+    folder: where it lies.
+    model: shapes and the pure function.
+    tokenizer: with the ids that end a text.
+  """
+
+  name: str
+  folder: str
+  model: decoder.Model
+  tokenizer: text.Tokenizer
+
+  @functools.cached_property
+  def params(self) -> Params:
+    """The weights; read at first use, tensor by tensor."""
+    return hf.load_params(self.folder, self.model)
+
+
+def load(
+  name: str | os.PathLike, *, dtype: str = "float32", scan_layers: bool = False
+) -> Pretrained:
+  """Opens a checkpoint in Hugging Face's layout.
+
+  Args:
+    name: a folder, a hub id or a gs:// path.
+    dtype: "float32" or "bfloat16".
+    scan_layers: one loop over stacked layers; see `decoder.build`.
+
+  Raises:
+    ValueError: an unsupported dtype, architecture or setting, by name.
+    FileNotFoundError, ConnectionError: the checkpoint cannot be had.
+  """
+  if dtype not in DTYPES:
+    raise ValueError(f"dtype is {dtype!r}; give one of {', '.join(DTYPES)}")
+  folder = locate.resolve(os.fspath(name))
+  config = config_lib.from_hugging_face(hf.read_config(folder))
+  return Pretrained(
+    name=str(name),
+    folder=str(folder),
+    model=decoder.build(
+      config, dtype=jnp.dtype(dtype), scan_layers=scan_layers
+    ),
+    tokenizer=text.Tokenizer.from_folder(folder),
+  )
+
+
+def _proposer(
+  kind: str | Proposer,
+  target: Pretrained,
+  draft: Pretrained | None,
+  lookahead: int,
+  ngram: Mapping[str, int],
+) -> tuple[Proposer, Any]:
+  """The proposer and what its parameters will be read from."""
+  if not isinstance(kind, str):
+    return kind, None
+  if kind not in PROPOSERS:
+    raise ValueError(
+      f"proposer is {kind!r}; give one of {', '.join(PROPOSERS)}"
+    )
+  if (draft is not None) != (kind == "draft_model"):
+    need = "needs a draft" if draft is None else "takes no draft"
+    raise ValueError(f"proposer {kind!r} {need}: draft_model alone has one")
+  if ngram and kind != "ngram":
+    raise ValueError(f"proposer {kind!r} takes no n-gram sizes, only 'ngram'")
+  if kind == "none":
+    return NoProposer(), None
+  if lookahead < 1:
+    raise ValueError(
+      f"lookahead is {lookahead}; give >= 1, or proposer='none' to decode "
+      "plainly"
+    )
+  if kind == "ngram":
+    return Ngram(lookahead=lookahead, **ngram), None
+  same = target.tokenizer.fingerprint() == draft.tokenizer.fingerprint()
+  if not same:
+    raise ValueError(
+      f"the draft {draft.name!r} and the target {target.name!r} have "
+      "different tokenizers; a draft must share its target's"
+    )
+  proposer = DraftModel(
+    model=draft.model, lookahead=lookahead, vocab_size=target.model.vocab_size
+  )
+  return proposer, draft
+
+
+class Engine:
+  """A target with a proposer, ready to generate.
+
+  Example:
+    target = specjax.load("path/to/model", dtype="bfloat16")
+    engine = specjax.Engine(target, proposer="ngram", lookahead=8)
+    print(engine.generate("Once upon a time", max_new_tokens=64).text)
+    for piece in engine.stream("Once upon a time"):
+      print(piece, end="")
+  """
+
+  def __init__(
+    self,
+    target: Pretrained,
+    *,
+    proposer: str | Proposer = "none",
+    draft: Pretrained | None = None,
+    lookahead: int = 4,
+    slots: int = 1,
+    capacity: int | None = None,
+    seed: int = 0,
+    ngram_min: int | None = None,
+    ngram_max: int | None = None,
+    **options,
+  ):
+    """Checks the pair, then loads the weights and allocates the caches.
+
+    Args:
+      target: the model whose distribution is kept.
+      proposer: "none", "ngram", "draft_model", or a `Proposer` that needs no
+        parameters.
+      draft: the draft model's checkpoint, for "draft_model".
+      lookahead: C, drafts per step.
+      slots: B, requests that run at once.
+      capacity: most tokens of prompt and output; by default the model's
+        context, at most 2048.
+      seed: of requests that bring none.
+      ngram_min, ngram_max: least and most tokens that "ngram" matches.
+      **options: see `engine.loop.Engine`.
+
+    Raises:
+      ValueError: names the argument, its value and the fix.
+    """
+    limit = target.model.config.max_position
+    if draft is not None:
+      limit = min(limit, draft.model.config.max_position)
+    if capacity is None:
+      capacity = min(limit, DEFAULT_CAPACITY)
+    if capacity > limit:
+      raise ValueError(
+        f"capacity is {capacity}, but the context ends at {limit} tokens"
+      )
+    sizes = {"shortest": ngram_min, "longest": ngram_max}
+    sizes = {key: size for key, size in sizes.items() if size is not None}
+    made, source = _proposer(proposer, target, draft, lookahead, sizes)
+    self.target = target
+    self._loop = loop.Engine(
+      target.model,
+      target.params,
+      made,
+      source.params if source is not None else (),
+      verifier=Rejection(),
+      slots=slots,
+      capacity=capacity,
+      tokenizer=target.tokenizer,
+      stop_ids=target.tokenizer.eos_ids,
+      seed=seed,
+      **options,
+    )
+
+  @property
+  def capacity(self) -> int:
+    return self._loop.capacity
+
+  @property
+  def lookahead(self) -> int:
+    return self._loop.lookahead
+
+  def warmup(self) -> None:
+    """Compiles everything now, so that the first request is fast."""
+    self._loop.warmup()
+
+  def run(self, requests: Iterable[Request]) -> Iterator[Chunk | Completion]:
+    """Runs requests; yields pieces and completions as they happen."""
+    return self._loop.run(requests)
+
+  def encode(self, prompt) -> tuple[int, ...]:
+    """Token ids of a text, of chat messages, or of ids as they are."""
+    if isinstance(prompt, str):
+      return tuple(self.target.tokenizer.encode(prompt))
+    if prompt and isinstance(prompt[0], Mapping):
+      return tuple(self.target.tokenizer.encode_chat(prompt))
+    return tuple(prompt)
+
+  def generate(self, prompts, **settings) -> Completion | list[Completion]:
+    """Completes one prompt, or a list of them in its order.
+
+    Args:
+      prompts: a text, or a list of prompts, each a text, a list of chat
+        messages ({"role": ..., "content": ...}) or a list of ids.
+      **settings: fields of `SamplingParams` and `Request` for all prompts:
+        temperature, top_k, top_p, min_p, seed, max_new_tokens, stop,
+        lookahead.
+
+    Returns:
+      A completion for a text, a list of them for a list.
+
+    Raises:
+      ValueError: names the setting, its value and the fix.
+    """
+    single = isinstance(prompts, str)
+    batch: Sequence = [prompts] if single else prompts
+    requests = [
+      self._request(prompt, str(index), settings)
+      for index, prompt in enumerate(batch)
+    ]
+    done = {
+      event.id: event
+      for event in self.run(requests)
+      if isinstance(event, Completion)
+    }
+    completions = [done[request.id] for request in requests]
+    return completions[0] if single else completions
+
+  def stream(self, prompt, **settings) -> Iterator[str]:
+    """Completes one prompt; yields its text as it becomes stable.
+
+    Raises:
+      ValueError: names the setting, or says why the prompt cannot run.
+    """
+    request = self._request(prompt, "0", settings)
+    for event in self.run([request]):
+      if isinstance(event, Chunk):
+        if event.text:
+          yield event.text
+      elif event.error is not None:
+        raise ValueError(event.error)
+
+  def _request(self, prompt, name: str, settings) -> Request:
+    settings = dict(settings)
+    fields = [field.name for field in dataclasses.fields(SamplingParams)]
+    sampling = {key: settings.pop(key) for key in fields if key in settings}
+    others = {field.name for field in dataclasses.fields(Request)}
+    unknown = set(settings) - (others - {"prompt", "id", "sampling"})
+    if unknown:
+      raise ValueError(
+        f"unknown settings {', '.join(sorted(unknown))}; known: "
+        + ", ".join(sorted([*fields, "max_new_tokens", "stop", "lookahead"]))
+      )
+    if isinstance(settings.get("stop"), str):
+      settings["stop"] = (settings["stop"],)
+    if "stop" in settings:
+      settings["stop"] = tuple(settings["stop"])
+    return Request(
+      prompt=self.encode(prompt),
+      id=name,
+      sampling=SamplingParams(**sampling),
+      **settings,
+    )

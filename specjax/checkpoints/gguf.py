@@ -1,0 +1,317 @@
+"""GGUF files of the Llama architecture, read as a Hugging Face checkpoint.
+
+The format's keys and tensor names are those of the GGUF specification (ggml,
+docs/gguf.md). Weights are dequantized by the `gguf` package (extra `gguf`).
+"""
+
+import dataclasses
+import math
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from specjax.checkpoints import gguf_tokenizer
+
+# GGUF tensor name → Hugging Face tensor name.
+_NAMES = {
+  "token_embd.weight": "model.embed_tokens.weight",
+  "output_norm.weight": "model.norm.weight",
+  "output.weight": "lm_head.weight",
+  "blk.{i}.attn_norm.weight": "model.layers.{i}.input_layernorm.weight",
+  "blk.{i}.attn_q.weight": "model.layers.{i}.self_attn.q_proj.weight",
+  "blk.{i}.attn_k.weight": "model.layers.{i}.self_attn.k_proj.weight",
+  "blk.{i}.attn_v.weight": "model.layers.{i}.self_attn.v_proj.weight",
+  "blk.{i}.attn_output.weight": "model.layers.{i}.self_attn.o_proj.weight",
+  "blk.{i}.ffn_norm.weight": "model.layers.{i}.post_attention_layernorm.weight",
+  "blk.{i}.ffn_gate.weight": "model.layers.{i}.mlp.gate_proj.weight",
+  "blk.{i}.ffn_up.weight": "model.layers.{i}.mlp.up_proj.weight",
+  "blk.{i}.ffn_down.weight": "model.layers.{i}.mlp.down_proj.weight",
+}
+# Not a weight: Llama 3's rescaled rotation, one divisor per frequency.
+_ROPE_FACTORS = "rope_freqs.weight"
+# Keys whose meaning this module knows. Any other that is set is refused: it
+# may change what the model computes.
+_KNOWN_KEYS = frozenset(
+  {
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.value_length",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "vocab_size",
+  }
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tensor:
+  """One weight, still on disk.
+
+  Attributes:
+    name: its Hugging Face name.
+    shape: its Hugging Face shape.
+    read: dequantizes it; float32, of that shape.
+  """
+
+  name: str
+  shape: tuple[int, ...]
+  read: Callable[[], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+  """A GGUF file in the terms of a Hugging Face folder.
+
+  Attributes:
+    config: the content of config.json, without the dtype.
+    generation_config: the content of generation_config.json.
+    tokenizer: the content of tokenizer.json.
+    tokenizer_config: the content of tokenizer_config.json.
+    tensors: the weights, none of them read yet.
+  """
+
+  config: dict[str, Any]
+  generation_config: dict[str, Any]
+  tokenizer: str
+  tokenizer_config: dict[str, Any]
+  tensors: tuple[Tensor, ...]
+
+
+def read(path: os.PathLike | str) -> Checkpoint:
+  """Reads the header of a GGUF file; weights follow one by one, on demand.
+
+  Raises:
+    FileNotFoundError: there is no such file.
+    ImportError: the `gguf` package is not installed.
+    ValueError: the file is not a whole GGUF file, or holds an architecture,
+      a setting, a tensor or a tokenizer that cannot be carried over exactly.
+  """
+  path = pathlib.Path(path)
+  reader = _open(path)
+  metadata = {name: f.contents() for name, f in reader.fields.items()}
+  tensors = {tensor.name: tensor for tensor in reader.tensors}
+  try:
+    config = _config(metadata, tensors)
+    vocabulary = gguf_tokenizer.Vocabulary.from_metadata(metadata)
+    if len(vocabulary.tokens) > config["vocab_size"]:
+      raise ValueError(
+        f"tokenizer.ggml.tokens holds {len(vocabulary.tokens)} tokens, but the "
+        f"model embeds only {config['vocab_size']}"
+      )
+    ids = vocabulary.generation_config()
+    return Checkpoint(
+      config=config | ids,
+      generation_config=ids,
+      tokenizer=vocabulary.tokenizer_json(),
+      tokenizer_config=vocabulary.tokenizer_config(
+        config["max_position_embeddings"]
+      ),
+      tensors=tuple(_tensors(config, tensors)),
+    )
+  except ValueError as error:
+    raise ValueError(f"{path}: {error}") from None
+
+
+def _open(path: pathlib.Path):
+  """A GGUFReader of a file that is whole."""
+  try:
+    import gguf
+  except ImportError:
+    raise ImportError(
+      "reading GGUF files needs the gguf package: pip install 'specjax[gguf]'"
+    ) from None
+  try:
+    with path.open("rb") as file:
+      magic = file.read(4)
+  except OSError as error:
+    raise FileNotFoundError(f"{path}: {error.strerror}") from None
+  if magic != b"GGUF":
+    raise ValueError(
+      f"{path}: not a GGUF file (it begins with {magic!r}, not b'GGUF')"
+    )
+  try:
+    return gguf.GGUFReader(path)
+  except Exception as error:  # whatever numpy says about a short array
+    raise ValueError(
+      f"{path}: the GGUF file is truncated or damaged ({error}); fetch it again"
+    ) from None
+
+
+def _config(
+  metadata: Mapping[str, Any], tensors: Mapping[str, Any]
+) -> dict[str, Any]:
+  """config.json for the metadata of a file."""
+  architecture = metadata.get("general.architecture")
+  if architecture != "llama":
+    raise ValueError(
+      f"general.architecture={architecture!r} is not supported; only 'llama' is"
+    )
+  if metadata.get("split.count", 1) > 1:
+    raise ValueError(
+      f"split.count={metadata['split.count']}: merge the parts of the file "
+      "first (llama-gguf-split --merge)"
+    )
+  for key, value in metadata.items():
+    name = key.removeprefix("llama.")
+    if name != key and name not in _KNOWN_KEYS and _is_set(value):
+      raise ValueError(
+        f"{key}={value!r} is not supported; it may change the model's output"
+      )
+  if "token_embd.weight" not in tensors:
+    raise ValueError("the tensor token_embd.weight is missing")
+
+  def setting(name: str, default: Any = None) -> Any:
+    value = metadata.get(f"llama.{name}", default)
+    if value is None:
+      raise ValueError(f"the key llama.{name} is missing")
+    return value
+
+  hidden = setting("embedding_length")
+  heads = setting("attention.head_count")
+  head_size = setting("attention.key_length", hidden // heads)
+  for name in ("attention.value_length", "rope.dimension_count"):
+    if setting(name, head_size) != head_size:
+      raise ValueError(
+        f"llama.{name}={setting(name)} is not supported; only the head size "
+        f"{head_size} is"
+      )
+  theta = float(setting("rope.freq_base", 10000.0))
+  return {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": int(tensors["token_embd.weight"].shape[1]),
+    "hidden_size": hidden,
+    "intermediate_size": setting("feed_forward_length"),
+    "num_hidden_layers": setting("block_count"),
+    "num_attention_heads": heads,
+    "num_key_value_heads": setting("attention.head_count_kv", heads),
+    "head_dim": head_size,
+    "hidden_act": "silu",
+    "max_position_embeddings": setting("context_length"),
+    # Stored as float32: 9.999999747378752e-06 is meant to be 1e-05.
+    "rms_norm_eps": float(
+      str(np.float32(setting("attention.layer_norm_rms_epsilon")))
+    ),
+    "rope_theta": theta,
+    "rope_scaling": _rope_scaling(tensors, theta, head_size),
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": "output.weight" not in tensors,
+  }
+
+
+def _is_set(value: Any) -> bool:
+  return value not in (0, False, "", "none")
+
+
+def _rope_scaling(
+  tensors: Mapping[str, Any], theta: float, head_size: int
+) -> dict[str, Any] | None:
+  """Llama 3's rope_scaling, found again from the factors it led to.
+
+  GGUF keeps one divisor per frequency and drops the four numbers behind
+  them. Llama 3.1 and later use low 1, high 4 and 8192 throughout; the factor
+  is the largest divisor. Divisors that this does not explain are refused.
+  """
+  if _ROPE_FACTORS not in tensors:
+    return None
+  found = np.asarray(tensors[_ROPE_FACTORS].data, np.float64)
+  scaling = {
+    "rope_type": "llama3",
+    "factor": float(found.max()),
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+  }
+  frequency = theta ** -(np.arange(0, head_size, 2) / head_size)
+  turns = 8192 * frequency / (2 * math.pi)
+  smooth = np.clip((turns - 1) / (4 - 1), 0, 1)
+  expected = 1 / ((1 - smooth) / scaling["factor"] + smooth)
+  if found.shape != expected.shape or not np.allclose(
+    found, expected, rtol=1e-4
+  ):
+    raise ValueError(
+      f"the rotation factors in {_ROPE_FACTORS} are not those of Llama 3 "
+      "(low 1, high 4, 8192 positions) and cannot be carried over"
+    )
+  return scaling
+
+
+def _tensors(
+  config: Mapping[str, Any], tensors: Mapping[str, Any]
+) -> Iterator[Tensor]:
+  """The weights under their Hugging Face names; unknown ones are refused."""
+  unknown = []
+  for name, tensor in tensors.items():
+    if name == _ROPE_FACTORS:
+      continue
+    number = re.search(r"(?<=^blk\.)\d+(?=\.)", name)
+    layer = number.group() if number else ""
+    template = re.sub(r"^blk\.\d+\.", "blk.{i}.", name)
+    if template not in _NAMES:
+      unknown.append(name)
+      continue
+    heads = {
+      "blk.{i}.attn_q.weight": config["num_attention_heads"],
+      "blk.{i}.attn_k.weight": config["num_key_value_heads"],
+    }.get(template)
+    yield Tensor(
+      name=_NAMES[template].replace("{i}", layer),
+      shape=tuple(int(size) for size in reversed(tensor.shape)),
+      read=_reader(tensor, heads),
+    )
+  if unknown:
+    raise ValueError(
+      f"{len(unknown)} unexpected tensors, such as {', '.join(unknown[:4])}"
+    )
+
+
+def _reader(tensor: Any, rotated_heads: int | None):
+  """A function that dequantizes a tensor.
+
+  Args:
+    tensor: a tensor of a GGUFReader.
+    rotated_heads: number of heads if the rows are a query's or a key's.
+  """
+
+  def read_tensor() -> np.ndarray:
+    import gguf
+
+    try:
+      values = gguf.dequantize(tensor.data, tensor.tensor_type)
+    except NotImplementedError:
+      raise ValueError(
+        f"{tensor.name}: the quantization {tensor.tensor_type.name} is not "
+        "supported by the gguf package"
+      ) from None
+    values = np.asarray(values, np.float32)
+    return unpermute(values, rotated_heads) if rotated_heads else values
+
+  return read_tensor
+
+
+def unpermute(rows: np.ndarray, heads: int) -> np.ndarray:
+  """Undoes the order in which a Llama GGUF keeps query and key rows.
+
+  GGUF rotates neighbouring pairs (0, 1), (2, 3), …; Hugging Face rotates
+  halves (0, H/2), (1, H/2 + 1), …
+
+  Args:
+    rows: (N·H, D), or (K·H, D) for keys.
+    heads: N, or K for keys.
+
+  Returns:
+    The same rows in Hugging Face's order.
+  """
+  pairs = rows.reshape(heads, -1, 2, rows.shape[1])
+  return pairs.swapaxes(1, 2).reshape(rows.shape)

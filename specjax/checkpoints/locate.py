@@ -1,0 +1,152 @@
+"""From what a user calls a model to a folder on this machine."""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+from typing import Any
+
+# What a model folder is made of; other files of a repository stay there.
+_PATTERNS = ("*.json", "*.safetensors", "*.jinja")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_CACHE_VARIABLE = "SPECJAX_CACHE"
+
+
+def resolve(name: str | os.PathLike) -> pathlib.Path:
+  """Finds a model, fetching it first where it is not on this machine.
+
+  Args:
+    name: a folder; a model hub id, `org/name`; or a URL such as gs://… of a
+      folder. The hub's token is taken from the environment (HF_TOKEN). A
+      URL's files are kept in $SPECJAX_CACHE, else ~/.cache/specjax, and
+      fetched again when their sizes or dates change.
+
+  Returns:
+    The local folder.
+
+  Raises:
+    FileNotFoundError: there is no such folder, model or bucket path.
+    ConnectionError: the hub cannot be reached.
+    ImportError: the URL needs a package that is not installed.
+    ValueError: the name is none of the three.
+  """
+  name = os.fspath(name)
+  if re.match(r"[a-z0-9]+://", name):
+    return _fetch(name)
+  folder = pathlib.Path(name).expanduser()
+  if name and folder.is_dir():  # an empty name would be this folder
+    return folder
+  if name and folder.exists():
+    raise ValueError(
+      f"model {name!r} is a file; give the folder that holds config.json (a "
+      "GGUF file becomes one with specjax-convert)"
+    )
+  if _HUB_ID.fullmatch(name):
+    return _download(name)
+  raise FileNotFoundError(
+    f"model {name!r}: no such folder, and not a hub id of the form org/name"
+  )
+
+
+def _download(name: str) -> pathlib.Path:
+  """A snapshot of a hub model, from the hub's own cache where it is there."""
+  import huggingface_hub
+  from huggingface_hub import errors
+
+  try:
+    folder = huggingface_hub.snapshot_download(
+      name, allow_patterns=list(_PATTERNS), ignore_patterns=["*/*"]
+    )
+  except errors.GatedRepoError:
+    raise FileNotFoundError(
+      f"model {name!r} asks for consent: accept its terms on the hub's page "
+      "and set HF_TOKEN"
+    ) from None
+  except errors.RepositoryNotFoundError:
+    raise FileNotFoundError(
+      f"model {name!r}: no such folder here and no such model on the hub, or "
+      "a private one: set HF_TOKEN"
+    ) from None
+  except (errors.LocalEntryNotFoundError, ConnectionError):
+    raise ConnectionError(
+      f"model {name!r}: no such folder here, and the hub cannot be reached "
+      "(offline?); give --model a local model folder instead"
+    ) from None
+  except (errors.HfHubHTTPError, errors.HFValidationError) as error:
+    raise ConnectionError(
+      f"model {name!r}: the hub refused it ({_first_line(error)}); give "
+      "--model a local model folder instead"
+    ) from None
+  return pathlib.Path(folder)
+
+
+def _fetch(url: str) -> pathlib.Path:
+  """Copies the folder behind a URL into the cache."""
+  import fsspec
+
+  scheme = url.partition("://")[0]
+  try:
+    system, path = fsspec.core.url_to_fs(url)
+  except ImportError as error:
+    package = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs"}.get(scheme)
+    advice = f"pip install {package}" if package else _first_line(error)
+    raise ImportError(
+      f"model {url!r}: reading {scheme}:// needs another package: {advice}"
+    ) from None
+  except ValueError as error:
+    raise ValueError(f"model {url!r}: {_first_line(error)}") from None
+  files = _listing(system, path, url)
+  # The listing is in the folder's name: a changed model is another folder.
+  key = hashlib.sha256(json.dumps([url, files]).encode()).hexdigest()[:24]
+  folder = _cache() / key
+  if folder.is_dir():
+    return folder
+  partial = folder.with_name(f"{key}.{os.getpid()}.partial")
+  partial.mkdir(parents=True)
+  try:
+    for remote, *_ in files:
+      system.get_file(remote, str(partial / pathlib.PurePosixPath(remote).name))
+    partial.rename(folder)
+  except Exception as error:  # whatever the bucket's library raises
+    if folder.is_dir():  # another process was faster
+      return folder
+    raise ConnectionError(
+      f"model {url!r}: fetching failed ({_first_line(error)})"
+    ) from None
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+  return folder
+
+
+def _listing(system: Any, path: str, url: str) -> list[list]:
+  """[path, size, date] of the model files in a remote folder, in order."""
+  try:
+    entries = system.ls(path, detail=True)
+  except FileNotFoundError:
+    raise FileNotFoundError(f"model {url!r}: no such folder") from None
+  except Exception as error:  # whatever the bucket's library raises
+    raise ConnectionError(
+      f"model {url!r}: cannot be listed ({_first_line(error)})"
+    ) from None
+  files = []
+  for entry in entries:
+    suffixed = any(entry["name"].endswith(p[1:]) for p in _PATTERNS)
+    if entry["type"] == "file" and suffixed:
+      date = entry.get("updated") or entry.get("mtime") or entry.get("created")
+      files.append([entry["name"], entry["size"], str(date)])
+  if not files:
+    raise FileNotFoundError(
+      f"model {url!r}: no model files ({', '.join(_PATTERNS)}) in that folder"
+    )
+  return sorted(files)
+
+
+def _cache() -> pathlib.Path:
+  chosen = os.environ.get(_CACHE_VARIABLE)
+  return pathlib.Path(chosen or "~/.cache/specjax").expanduser()
+
+
+def _first_line(error: Exception) -> str:
+  return next(iter(str(error).splitlines()), type(error).__name__)

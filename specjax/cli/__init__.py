@@ -1,0 +1,1 @@
+"""The commands: thin mains over specjax.api and specjax.jobs."""

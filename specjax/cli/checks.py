@@ -1,0 +1,141 @@
+"""Refuses settings that contradict each other or do nothing (RULES.md 28)."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+from specjax.cli import command
+from specjax.cli import settings as settings_lib
+
+_LEAST = {
+  "lookahead": 1,
+  "ngram_min": 1,
+  "temperature": 0,
+  "top_k": 0,
+  "min_p": 0,
+  "max_new_tokens": 1,
+  "slots": 1,
+  "capacity": 2,
+}
+# What shapes a random draw, and so is idle at temperature 0.
+_RANDOM = ("top_k", "top_p", "min_p", "seed")
+
+
+def check(given: settings_lib.Given) -> None:
+  """Refuses a command line before anything is read or loaded.
+
+  Raises:
+    UsageError: naming the flag, its value and the remedy.
+  """
+  s = given.settings
+  _check_needed(s)
+  _check_ranges(s)
+  _check_idle(s, given.flags, "--")
+  # A flag may make a field of the config idle: that is what winning means. A
+  # field idle within its own config is a mistake. What a config says about
+  # files waits for the flags that name them.
+  config = given.config - {"slots", "stream", "output", "overwrite"}
+  _check_idle(given.base, config, "config.")
+  # The rows of a file may bring temperatures: see check_rows.
+  if s.prompts is None:
+    _check_random(s, given.flags, "--", "with")
+    _check_random(given.base, given.config, "config.", "with")
+
+
+def check_rows(
+  given: settings_lib.Given, *, samples: bool, prompts: bool
+) -> None:
+  """Refuses settings that no row of the prompt file would heed.
+
+  Args:
+    given: the settings.
+    samples: whether any row draws at random.
+    prompts: whether any row has a prompt rather than messages.
+
+  Raises:
+    UsageError: naming the flag, its value and the remedy.
+  """
+  if not samples:
+    _check_random(given.settings, given.flags, "--", "where every row has")
+  if "chat" in given.flags and given.settings.chat and not prompts:
+    raise command.UsageError(
+      "--chat does nothing where every row has messages; leave it out"
+    )
+
+
+def _check_needed(s: settings_lib.Settings) -> None:
+  if not s.model:
+    raise command.UsageError(
+      "--model is missing; name a folder, a hub id (org/name) or a gs:// path"
+    )
+  if (s.prompt is None) == (s.prompts is None):
+    state = "missing" if s.prompt is None else "both given"
+    raise command.UsageError(
+      f"--prompt and --prompts are {state}; give a text or a file, one of them"
+    )
+  if s.proposer == "draft_model" and not s.draft_model:
+    raise command.UsageError(
+      "--proposer=draft_model needs --draft_model; name a small model with the"
+      " same tokenizer"
+    )
+
+
+def _check_ranges(s: settings_lib.Settings) -> None:
+  for name, least in {**_LEAST, "ngram_max": s.ngram_min}.items():
+    value = getattr(s, name)
+    if value is not None and not least <= value < math.inf:
+      raise command.UsageError(
+        f"--{name}={value} is out of range; give at least {least}"
+      )
+  if not 0 < s.top_p <= 1:
+    raise command.UsageError(
+      f"--top_p={s.top_p} is out of range; give a number above 0, at most 1"
+    )
+  if s.min_p > 1:
+    raise command.UsageError(
+      f"--min_p={s.min_p} is out of range; give a number from 0 to 1"
+    )
+  if "" in s.stop:
+    raise command.UsageError("--stop= is empty; give a text, or leave it out")
+
+
+def _check_idle(
+  s: settings_lib.Settings, names: Iterable[str], where: str
+) -> None:
+  """Refuses those of `names` that the other settings leave without effect."""
+  proposer = f"with --proposer={s.proposer}"
+  idle: Mapping[str, tuple[bool, str]] = {
+    "lookahead": (s.proposer == "none", proposer),
+    "ngram_min": (s.proposer != "ngram", proposer),
+    "ngram_max": (s.proposer != "ngram", proposer),
+    "draft_model": (s.proposer != "draft_model", proposer),
+    "stream": (s.prompt is None and s.stream, "with --prompts"),
+    "slots": (s.prompts is None and s.slots > 1, "with a single --prompt"),
+    "output": (s.prompts is None, "without --prompts"),
+    "overwrite": (s.output is None and s.overwrite, "without --output"),
+  }
+  for name in sorted(names):
+    is_idle, beside = idle.get(name, (False, ""))
+    if is_idle:
+      raise command.UsageError(
+        f"{_shown(s, name, where)} does nothing {beside}; leave it out"
+      )
+
+
+def _check_random(
+  s: settings_lib.Settings, names: Iterable[str], where: str, how: str
+) -> None:
+  if s.temperature > 0:
+    return
+  for name in _RANDOM:
+    # A filter switched off asks for what temperature 0 does anyway.
+    is_off = getattr(s, name) == settings_lib.FIELDS[name].default
+    if name in names and not is_off:
+      raise command.UsageError(
+        f"{_shown(s, name, where)} does nothing {how} temperature 0;"
+        " give a temperature above 0, or leave it out"
+      )
+
+
+def _shown(s: settings_lib.Settings, name: str, where: str) -> str:
+  value = getattr(s, name)
+  return f"{where}{name}" + ("" if value is True else f"={value}")

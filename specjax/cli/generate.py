@@ -1,0 +1,160 @@
+"""Generates text from a prompt, or answers for a file of prompts.
+
+  specjax-generate --model=FOLDER --prompt="The capital of France is" --stream
+  specjax-generate --model=FOLDER --chat --prompts=in.jsonl --output=out.jsonl
+  specjax-generate --config=configs/smollm2.py --prompt="…"
+
+A proposer (--proposer=ngram, or draft_model with --draft_model=FOLDER) drafts
+--lookahead tokens a step for the model to check at once: the same text sooner.
+Answers go to standard output or --output; progress, the summary and errors go
+to standard error. A row of the file that cannot run is answered with its error
+and line number, and the run goes on. Exit code: 0 done (even where some rows
+failed), 1 failed or every row did, 2 wrong command line, 130 interrupted.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+
+from specjax.cli import checks, command
+from specjax.cli import settings as settings_lib
+
+PROGRAM = "specjax-generate"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; gives its exit code. See the module's docstring."""
+  return command.run(PROGRAM, _main, argv)
+
+
+def cli() -> None:
+  """The console script."""
+  sys.exit(main())
+
+
+def _main(argv: Sequence[str]) -> int:
+  given = settings_lib.parse(argv)
+  if given is None:
+    print(settings_lib.help_text(__doc__))
+    return 0
+  checks.check(given)
+  if given.settings.prompts is None:
+    return _answer(given.settings)
+  return _job(given)
+
+
+def _job(given: settings_lib.Given) -> int:
+  """Answers a file of prompts."""
+  # jax takes a second to import: wrong command lines fail before it.
+  from specjax.jobs import output, prompts
+
+  s = given.settings
+  if s.output is not None:
+    output.check(s.output, overwrite=s.overwrite, source=s.prompts)
+  rows = list(prompts.read(s.prompts))
+  good = [row for row in rows if isinstance(row, prompts.Row)]
+  checks.check_rows(
+    given,
+    samples=any(
+      row.settings.get("temperature", s.temperature) > 0 for row in good
+    ),
+    prompts=any(row.prompt is not None for row in good),
+  )
+  if not rows:
+    raise ValueError(f"--prompts={s.prompts} is empty; write a row a line")
+
+  from specjax import metrics
+  from specjax.jobs import run
+
+  engine, encoder = _engine(s)
+  with output.open_rows(s.output) as out:
+    result = run.run(
+      engine, rows, encoder=encoder, defaults=_defaults(s), out=out
+    )
+  _report(metrics.table(metrics.summarize(result.completions, result.wall_s)))
+  where = s.output or "standard output"
+  _report(
+    f"{result.written} of {result.total} rows written to {where}"
+    + (f", {result.failed} of them errors" if result.failed else "")
+    + (", interrupted" if result.interrupted else "")
+  )
+  if result.interrupted:
+    return 130
+  return 1 if result.failed == result.total else 0
+
+
+def _answer(s: settings_lib.Settings) -> int:
+  """Answers one prompt."""
+  from specjax import metrics
+  from specjax.engine import request as request_lib
+  from specjax.jobs import prompts, requests
+
+  engine, encoder = _engine(s)
+  row = prompts.Row(line=1, id="0", prompt=s.prompt, messages=None, settings={})
+  request = requests.build(row, _defaults(s), encoder)
+  start = time.perf_counter()
+  for event in engine.run([request]):
+    if isinstance(event, request_lib.Completion):
+      completion = event
+    elif s.stream:
+      print(event.text, end="", flush=True)
+  wall_s = time.perf_counter() - start
+  if completion.finish_reason == "error":
+    return command.fail(PROGRAM, completion.error, code=1)
+  print("" if s.stream else completion.text)
+  _report(metrics.table(metrics.summarize([completion], wall_s)))
+  return 0
+
+
+def _engine(s: settings_lib.Settings):
+  """Loads and compiles; gives the engine and the target's tokenizer."""
+  from specjax import api
+
+  start = time.perf_counter()
+  target = api.load(s.model, dtype=s.dtype, scan_layers=s.scan_layers)
+  draft = None
+  if s.proposer == "draft_model":
+    draft = api.load(s.draft_model, dtype=s.dtype, scan_layers=s.scan_layers)
+  engine = api.Engine(
+    target,
+    proposer=s.proposer,
+    draft=draft,
+    lookahead=s.lookahead,
+    slots=s.slots,
+    capacity=s.capacity,
+  )
+  loaded = time.perf_counter()
+  engine.warmup()
+  compiled = time.perf_counter()
+  _report(
+    f"{target.name}: loaded in {loaded - start:.1f} s,"
+    f" compiled in {compiled - loaded:.1f} s"
+  )
+  return engine, target.tokenizer
+
+
+def _defaults(s: settings_lib.Settings):
+  """What holds for rows that do not say otherwise."""
+  from specjax.jobs import requests
+
+  return requests.Defaults(
+    chat=s.chat,
+    lookahead=0 if s.proposer == "none" else s.lookahead,
+    settings={
+      "temperature": s.temperature,
+      "top_k": s.top_k,
+      "top_p": s.top_p,
+      "min_p": s.min_p,
+      "seed": s.seed,
+      "max_new_tokens": s.max_new_tokens,
+      "stop": s.stop,
+    },
+  )
+
+
+def _report(text: str) -> None:
+  print(text, file=sys.stderr)
+
+
+if __name__ == "__main__":
+  cli()

@@ -1,0 +1,1 @@
+"""The serving loop: slots, prefill, stop rules, streaming."""

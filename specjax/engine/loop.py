@@ -1,0 +1,340 @@
+"""Continuous batching: slots are filled, stepped, read and filled again."""
+
+from collections.abc import Iterable, Iterator
+
+import jax
+import numpy as np
+
+from specjax.engine import programs as programs_lib
+from specjax.engine.programs import Admission
+from specjax.engine.request import Chunk, Completion, Request
+from specjax.engine.slots import Running
+from specjax.models.base import Model
+from specjax.proposers.base import Proposer
+from specjax.sampling import RowSettings
+from specjax.step import StepParams
+from specjax.types import Params
+from specjax.verifiers.base import Verifier
+
+PREFILL_WIDTHS = (32, 256)
+
+
+class Engine:
+  """Runs requests over a fixed number of slots.
+
+  A row's output depends on its prompt, seed and settings only, not on
+  neighbours, slot, order or refill. Requests are pulled as slots fall free.
+  """
+
+  def __init__(
+    self,
+    target: Model,
+    target_params: Params,
+    proposer: Proposer,
+    proposer_params: Params = (),
+    *,
+    verifier: Verifier,
+    slots: int,
+    capacity: int,
+    tokenizer=None,
+    stop_ids: Iterable[int] = (),
+    seed: int = 0,
+    prefill_widths: tuple[int, ...] = PREFILL_WIDTHS,
+    whole_batch_prefill: bool = False,
+    steps_per_sync: int = 1,
+  ):
+    """Allocates the caches; nothing is compiled before the first call.
+
+    Args:
+      target, target_params: the model whose distribution is kept.
+      proposer, proposer_params: its guesser; `NoProposer` decodes plainly.
+      verifier: keeps what the target would have said.
+      slots: B, rows that run at once.
+      capacity: most tokens of prompt and output together.
+      tokenizer: a `text.Tokenizer`, or None for ids only (no text, and no
+        stop strings).
+      stop_ids: ids that end a row.
+      seed: of requests that bring none.
+      prefill_widths: compiled sizes of a prompt chunk.
+      whole_batch_prefill: prompt chunks of all slots in one call instead of
+        one at a time: for short prompts on many slots.
+      steps_per_sync: steps launched before the host reads them. Rows that end
+        in between rest; the output is the same.
+
+    Raises:
+      ValueError: names the argument, its value and the fix.
+    """
+    for name, value in (
+      ("slots", slots),
+      ("capacity", capacity),
+      ("steps_per_sync", steps_per_sync),
+    ):
+      if value < 1:
+        raise ValueError(f"{name} is {value}; give a whole number >= 1")
+    self.slots, self.capacity = slots, capacity
+    self.lookahead = proposer.lookahead
+    self._vocab_size = target.vocab_size
+    self._tokenizer = tokenizer
+    self._stop_ids = frozenset(stop_ids)
+    self._seed = seed
+    self._whole = whole_batch_prefill
+    self._sync = steps_per_sync
+    self._widths = tuple(sorted(prefill_widths))
+    self._params = StepParams(target=target_params, proposer=proposer_params)
+    # A pass may start at any length up to the capacity: see KVCache.write.
+    headroom = max(proposer.lookahead + 1, *self._widths)
+    self._state = programs_lib.initial_state(
+      target,
+      proposer,
+      rows=slots,
+      capacity=capacity + headroom,
+      stop_ids=tuple(sorted(self._stop_ids)),
+    )
+    self._history_size = self._state.history.shape[1]
+    self._programs = programs_lib.compile_programs(
+      target,
+      proposer,
+      verifier,
+      widths=self._widths,
+      whole_batch=whole_batch_prefill,
+    )
+    self._running: list[Running | None] = [None] * slots
+    self._released: set[int] = set()
+    self._busy = False
+
+  def warmup(self) -> None:
+    """Compiles every program and runs it once, on idle rows."""
+    self._admit({})
+    nobody = np.zeros((self.slots,), bool)
+    for width in self._widths:
+      self._fill(width, {0: 0}, finish=nobody)
+    self._state = self._programs.scrub(self._state, nobody)
+    for speculate in (False, True) if self.lookahead else (False,):
+      self._step(speculate)
+    jax.block_until_ready(self._state.active)
+
+  def run(
+    self, requests: Iterable[Request]
+  ) -> Iterator[Chunk | Completion]:
+    """Runs requests; yields pieces and completions as they happen.
+
+    A request that cannot run (a prompt that is empty or too long, an id out of
+    range, logits that are not numbers) yields a completion whose
+    finish_reason is "error". Closing the iterator ends what is running.
+
+    Raises:
+      RuntimeError: another run of this engine is not finished.
+    """
+    if self._busy:
+      raise RuntimeError(
+        "the engine is running already; finish or close the first run"
+      )
+    self._busy = True
+    try:
+      yield from self._run(iter(requests))
+    finally:
+      # Whoever stopped listening leaves rows behind: empty them.
+      self._released |= {
+        slot for slot, row in enumerate(self._running) if row is not None
+      }
+      self._running = [None] * self.slots
+      self._admit({})
+      self._busy = False
+
+  def _run(self, pending):
+    more = True
+    while True:
+      if more:
+        more = yield from self._refill(pending)
+      self._prefill()
+      decoding = {
+        slot: row
+        for slot, row in enumerate(self._running)
+        if row is not None and not row.to_fill
+      }
+      if decoding:
+        yield from self._decode(decoding)
+      elif not any(self._running):
+        if not more:
+          return
+
+  def _refill(self, pending):
+    """Puts requests into free slots; returns whether there may be more."""
+    new: dict[int, Running] = {}
+    more = True
+    for slot in range(self.slots):
+      while more and self._running[slot] is None:
+        request = next(pending, None)
+        if request is None:
+          more = False
+          break
+        error = self._refusal(request)
+        if error is not None:
+          yield Completion(
+            id=request.id,
+            finish_reason="error",
+            prompt_tokens=len(request.prompt),
+            error=error,
+          )
+          continue
+        new[slot] = self._running[slot] = self._start(request)
+    if new or self._released:
+      self._admit(new)
+    return more
+
+  def _refusal(self, request: Request) -> str | None:
+    """Why a request cannot run, or None."""
+    size = len(request.prompt)
+    if not size:
+      return "prompt is empty; give at least one token"
+    if size >= self.capacity:
+      return (
+        f"prompt has {size} tokens, and the context holds {self.capacity} of "
+        f"prompt and output; shorten it to {self.capacity - 1} or raise "
+        "capacity"
+      )
+    for token in request.prompt:
+      if not 0 <= token < self._vocab_size:
+        return (
+          f"prompt has token id {token}; ids of this model lie in "
+          f"[0, {self._vocab_size})"
+        )
+    if (request.lookahead or 0) > self.lookahead:
+      return (
+        f"lookahead is {request.lookahead}; this engine drafts at most "
+        f"{self.lookahead}. Lower it or raise the engine's"
+      )
+    if request.stop and self._tokenizer is None:
+      return "stop strings need a tokenizer, and this engine has none"
+    return None
+
+  def _start(self, request: Request) -> Running:
+    wanted = request.lookahead
+    return Running(
+      request,
+      lookahead=self.lookahead if wanted is None else wanted,
+      budget=self._budget(request),
+      stop_ids=self._stop_ids,
+      tokenizer=self._tokenizer,
+      width=self.lookahead,
+    )
+
+  def _budget(self, request: Request) -> int:
+    room = self.capacity - len(request.prompt)
+    return min(request.max_new_tokens, room)
+
+  def _admit(self, new: dict[int, Running]) -> None:
+    """Tells the device which rows are emptied and which are filled."""
+    rows = self.slots
+    release, admit, ready = np.zeros((3, rows), bool)
+    history = np.zeros((rows, self._history_size), np.int32)
+    last, top_k, lookahead, budget = np.zeros((4, rows), np.int32)
+    temperature, top_p, min_p = np.zeros((3, rows), np.float32)
+    seed = np.zeros((rows, 2), np.uint32)
+    release[list(self._released)] = True
+    self._released = set()
+    for slot, row in new.items():
+      request = row.request
+      sampling = request.sampling
+      admit[slot] = True
+      ready[slot] = not row.to_fill
+      history[slot, : len(request.prompt)] = request.prompt
+      last[slot] = request.prompt[-1]
+      temperature[slot] = sampling.temperature
+      top_k[slot] = sampling.top_k
+      top_p[slot] = sampling.top_p
+      min_p[slot] = sampling.min_p
+      seed[slot] = sampling.seed_words(self._seed, request.id)
+      lookahead[slot] = row.lookahead
+      budget[slot] = self._budget(request)
+    self._state = self._programs.admit(
+      self._state,
+      Admission(
+        release=release,
+        admit=admit,
+        history=history,
+        last_token=last,
+        ready=ready,
+        sampling=RowSettings(
+          temperature=temperature,
+          top_k=top_k,
+          top_p=top_p,
+          min_p=min_p,
+          seed=seed,
+        ),
+        lookahead=lookahead,
+        budget=budget,
+      ),
+    )
+
+  def _prefill(self) -> None:
+    """Runs one prompt chunk of every row that still has some."""
+    waiting = {
+      slot: row.to_fill
+      for slot, row in enumerate(self._running)
+      if row is not None and row.to_fill
+    }
+    if self._whole and waiting:
+      self._chunk(waiting)
+      return
+    for slot, left in waiting.items():
+      self._chunk({slot: left})
+
+  def _chunk(self, left: dict[int, int]) -> None:
+    """The next chunk of some rows: the smallest width that ends them all."""
+    longest = max(left.values())
+    width = next((w for w in self._widths if w >= longest), self._widths[-1])
+    counts = {slot: min(size, width) for slot, size in left.items()}
+    finish = np.zeros((self.slots,), bool)
+    for slot, count in counts.items():
+      row = self._running[slot]
+      row.filled += count
+      finish[slot] = not row.to_fill
+    self._fill(width, counts, finish)
+
+  def _fill(self, width, counts: dict[int, int], finish) -> None:
+    count = np.zeros((self.slots,), np.int32)
+    for slot, size in counts.items():
+      count[slot] = size
+    args = (count, finish)
+    if not self._whole:
+      (slot,) = counts
+      args = (np.int32(slot), count[slot, None], finish[slot, None])
+    self._state = self._programs.prefill[width](
+      self._params, self._state, *args
+    )
+
+  def _step(self, speculate: bool):
+    run = self._programs.speculate if speculate else self._programs.plain
+    self._state, emitted = run(self._params, self._state)
+    return emitted
+
+  def _decode(self, decoding: dict[int, Running]):
+    # Where no row drafts, the proposer would only cost.
+    speculate = any(row.lookahead for row in decoding.values())
+    launched = [self._step(speculate) for _ in range(self._sync)]
+    for emitted in launched:
+      emitted = jax.device_get(emitted)
+      count = emitted.count.tolist()
+      drafted, accepted = emitted.drafted.tolist(), emitted.accepted.tolist()
+      for slot, row in list(decoding.items()):
+        if emitted.failed[slot]:
+          row.fail(
+            "the model's logits are not finite (NaN or infinite) after "
+            f"{len(row.request.prompt)} prompt tokens and "
+            f"{row.emitted} of output"
+          )
+          self._scrub(slot)
+        elif count[slot]:
+          tokens = emitted.tokens[slot, : count[slot]].tolist()
+          yield row.take(tokens, drafted[slot], accepted[slot])
+        if row.done:
+          del decoding[slot]
+          self._running[slot] = None
+          self._released.add(slot)
+          yield row.completion()
+
+  def _scrub(self, slot: int) -> None:
+    rows = np.zeros((self.slots,), bool)
+    rows[slot] = True
+    self._state = self._programs.scrub(self._state, rows)

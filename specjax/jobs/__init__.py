@@ -1,0 +1,1 @@
+"""Prompt files in, answers out: rows, errors, interruption."""

@@ -1,0 +1,160 @@
+"""Runs a file of prompts through an engine, row by row, to an output file."""
+
+import contextlib
+import dataclasses
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import tqdm
+
+from specjax.engine import request as request_lib
+from specjax.jobs import output, prompts, requests
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+  """What a job did.
+
+  Attributes:
+    completions: finished requests, those that failed in the engine included.
+    bad_rows: rows that never became a request.
+    total: rows of the prompt file.
+    wall_s: seconds from the first request to the last row.
+    interrupted: whether it was asked to end early.
+  """
+
+  completions: Sequence[request_lib.Completion]
+  bad_rows: int
+  total: int
+  wall_s: float
+  interrupted: bool
+
+  @property
+  def failed(self) -> int:
+    """Rows written as errors."""
+    return self.bad_rows + sum(
+      completion.finish_reason == "error" for completion in self.completions
+    )
+
+  @property
+  def written(self) -> int:
+    """Rows written in all."""
+    return self.bad_rows + len(self.completions)
+
+
+def run(
+  engine,
+  rows: Sequence[prompts.Row | prompts.BadRow],
+  *,
+  encoder: requests.Encoder,
+  defaults: requests.Defaults,
+  out: output.Rows,
+) -> Result:
+  """Runs every row and writes each as it finishes, with a progress bar.
+
+  Rows are encoded as slots fall free. A row that fails is written as an error
+  row and the run goes on. The first SIGINT ends the run after the step that is
+  under way, keeping what is finished; a second one ends it on the spot.
+
+  Args:
+    engine: an object with `run(requests)`, as `engine.loop.Engine`.
+    rows: the prompt file, read.
+    encoder: the target's tokenizer.
+    defaults: settings of rows that do not bring their own.
+    out: where rows go.
+
+  Returns:
+    What was done. Its counts equal the rows in the file, interrupted or not.
+
+  Raises:
+    OSError: if a row cannot be written.
+  """
+  lines: dict[str, int] = {}
+  completions = []
+  bad_rows = 0
+  with _progress(len(rows)) as bar, _interruptible() as interrupted:
+
+    def refuse(row: prompts.BadRow) -> None:
+      nonlocal bad_rows
+      out.write(output.bad_row(row))
+      bad_rows += 1
+      bar.update()
+
+    def pending() -> Iterator[request_lib.Request]:
+      for row in rows:
+        if interrupted():
+          return
+        if isinstance(row, prompts.BadRow):
+          refuse(row)
+          continue
+        try:
+          request = requests.build(row, defaults, encoder)
+        except ValueError as error:
+          refuse(prompts.BadRow(line=row.line, id=row.id, error=str(error)))
+          continue
+        lines[row.id] = row.line
+        yield request
+
+    tokens = 0
+    start = time.perf_counter()
+    events = engine.run(pending())
+    with contextlib.closing(events):
+      for event in events:
+        if isinstance(event, request_lib.Completion):
+          written = output.completion_row(event)
+          line = lines.pop(event.id)
+          if event.finish_reason == "error":
+            written["line"] = line
+          out.write(written)
+          completions.append(event)
+          bar.update()
+        else:
+          tokens += len(event.token_ids)
+          rate = tokens / (time.perf_counter() - start)
+          bar.set_postfix_str(f"{rate:.1f} tok/s", refresh=False)
+        if interrupted():
+          break
+    wall_s = time.perf_counter() - start
+  return Result(
+    completions=completions,
+    bad_rows=bad_rows,
+    total=len(rows),
+    wall_s=wall_s,
+    interrupted=interrupted(),
+  )
+
+
+def _progress(total: int) -> tqdm.tqdm:
+  # Into a log file a line every ten seconds is plenty.
+  every = 0.2 if sys.stderr.isatty() else 10.0
+  return tqdm.tqdm(
+    total=total, unit="row", mininterval=every, file=sys.stderr, leave=True
+  )
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+  """Turns the first SIGINT into a flag; gives the function that reads it."""
+  seen = threading.Event()
+  if threading.current_thread() is not threading.main_thread():
+    yield seen.is_set  # Only the main thread may set handlers.
+    return
+
+  def note(signum, frame):
+    del signum, frame
+    if seen.is_set():
+      raise KeyboardInterrupt
+    seen.set()
+    print(
+      "\nending after this step; interrupt again to end on the spot",
+      file=sys.stderr,
+    )
+
+  before = signal.signal(signal.SIGINT, note)
+  try:
+    yield seen.is_set
+  finally:
+    signal.signal(signal.SIGINT, before)

@@ -1,0 +1,1 @@
+"""Target and draft models as pure functions of parameters, tokens and cache."""

@@ -1,0 +1,1 @@
+"""Proposers: cheap guesses of the target's next tokens."""

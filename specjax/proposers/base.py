@@ -1,0 +1,89 @@
+"""What a proposer is: two pure functions and a state.
+
+`ingest` takes newly committed tokens at any width (prompt chunks and the last
+step's block alike); `draft` proposes. Both get a `Context`.
+"""
+
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from specjax.models.base import Model
+from specjax.sampling import Noise, RowSettings
+from specjax.types import Array, Block, Params, struct
+
+
+@struct
+class Context:
+  """What a proposer may look at.
+
+  Attributes:
+    target_params: the target's parameters.
+    cache: the target's cache; whoever writes into it hands it back.
+    last_token: int32 [B], committed but not yet in the target's cache.
+    length: int32 [B], tokens in the target's cache; last_token stands there.
+    history: int32 [B, S], prompt and output; valid up to and with `length`.
+    sampling: settings of each row.
+    noise: this step's noise.
+    lookahead: int32 [B], how many tokens each row may propose now, 0..C.
+  """
+
+  target_params: Params
+  cache: Any
+  last_token: Array
+  length: Array
+  history: Array
+  sampling: RowSettings
+  noise: Noise
+  lookahead: Array
+
+
+@struct
+class Proposal:
+  """Drafted tokens and the distribution each was drawn from.
+
+  Attributes:
+    tokens: int32 [B, C] (one row: [C]).
+    q: float32 [B, C, V], the law of each token after every filter; None says
+      that the tokens are deterministic, so each law is one-hot, also at
+      temperature > 0.
+    count: int32 [B], valid tokens of each row, 0..C. It may depend on anything
+      known before the token beyond it was drawn; a drawn token is never
+      dropped.
+  """
+
+  tokens: Array
+  q: Array | None
+  count: Array
+
+  def law(self, vocab_size: int) -> Array:
+    """q, one-hot where the proposal is deterministic: [..., C, V]."""
+    if self.q is not None:
+      return self.q
+    return jax.nn.one_hot(self.tokens, vocab_size, dtype=jnp.float32)
+
+
+class Proposer(Protocol):
+  """Two pure functions; see the module's docstring.
+
+  Attributes:
+    lookahead: C, the compiled width of a proposal.
+    features: target layers whose hidden states `ingest` reads.
+  """
+
+  lookahead: int
+  features: tuple[int, ...]
+
+  def init(self, rows: int, capacity: int) -> Any:
+    """An empty state; rows on axis 0 of every leaf, or KVCaches."""
+
+  def ingest(
+    self, params: Params, state: Any, block: Block, ctx: Context
+  ) -> Any:
+    """Takes newly committed tokens; a row's count may be 0."""
+
+  def draft(
+    self, params: Params, state: Any, ctx: Context
+  ) -> tuple[Proposal, Any, Any]:
+    """Proposes; returns the proposal, the state and the target's cache."""

@@ -1,0 +1,208 @@
+"""Logits to the distribution we promise, and the noise that draws from it.
+
+One pipeline for the target at every position and for the draft: temperature,
+then top-k, top-p, min-p, renormalised between (Hugging Face's order). Settings
+are per row and traced, so no value of one causes a recompile.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from specjax.types import Array, struct
+
+# What a key is for. No two draws of a step share a purpose and an offset.
+DRAFT, ACCEPT, RESIDUAL = 0, 1, 2
+_PURPOSES = 3
+
+
+@struct
+class RowSettings:
+  """Sampling settings of each row.
+
+  Attributes:
+    temperature: float32 [B]; 0 is greedy.
+    top_k: int32 [B]; 0 is off.
+    top_p: float32 [B]; 1 is off.
+    min_p: float32 [B]; 0 is off.
+    seed: uint32 [B, 2], the high and low words of a 64-bit seed.
+  """
+
+  temperature: Array
+  top_k: Array
+  top_p: Array
+  min_p: Array
+  seed: Array
+
+  @classmethod
+  def greedy(cls, rows: int) -> "RowSettings":
+    return cls(
+      temperature=jnp.zeros((rows,), jnp.float32),
+      top_k=jnp.zeros((rows,), jnp.int32),
+      top_p=jnp.ones((rows,), jnp.float32),
+      min_p=jnp.zeros((rows,), jnp.float32),
+      seed=jnp.zeros((rows, 2), jnp.uint32),
+    )
+
+
+def probs(logits: Array, settings: RowSettings) -> Array:
+  """The distribution a row's settings make of raw logits.
+
+  At temperature 0 it is one-hot at the lowest arg-max. Filters keep ties at
+  their threshold. A row whose logits are NaN has no distribution; see
+  `usable`.
+
+  Args:
+    logits: float32 [B, T, V].
+    settings: of the B rows.
+
+  Returns:
+    float32 [B, T, V], each row summing to 1.
+  """
+  vocab = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+  best = jnp.argmax(logits, axis=-1)[..., None].astype(jnp.int32)
+  one_hot = (vocab == best).astype(logits.dtype)
+  is_greedy = settings.temperature <= 0.0
+
+  def sampled(logits):
+    temperature = jnp.where(is_greedy, 1.0, settings.temperature)
+    # Subtracting the top first keeps tiny temperatures from overflowing.
+    top = jnp.max(logits, axis=-1, keepdims=True)
+    p = jax.nn.softmax((logits - top) / temperature[:, None, None], axis=-1)
+    p = _when(settings.top_k > 0, _top_k, p, settings.top_k)
+    p = _when(settings.top_p < 1.0, _top_p, p, settings.top_p)
+    p = _when(settings.min_p > 0.0, _min_p, p, settings.min_p)
+    return jnp.where(is_greedy[:, None, None], one_hot, p)
+
+  return lax.cond(jnp.all(is_greedy), lambda _: one_hot, sampled, logits)
+
+
+def usable(logits: Array) -> Array:
+  """Whether each position has a distribution: bool [B, T] of [B, T, V].
+
+  False where any logit is NaN or +inf, or all are -inf.
+  """
+  return jnp.isfinite(jnp.max(logits, axis=-1))
+
+
+def _when(wanted, keep, p, value):
+  """Filters the rows that want it; skipped whole when none does."""
+
+  def filtered(p):
+    kept = keep(p, value[:, None, None])
+    kept = jnp.where(kept | ~wanted[:, None, None], p, 0.0)
+    return kept / jnp.sum(kept, axis=-1, keepdims=True)
+
+  return lax.cond(jnp.any(wanted), filtered, lambda p: p, p)
+
+
+def _largest_threshold(p, enough):
+  """The largest value t with enough(p >= t): [..., 1], for each row of p.
+
+  Bisects the bits of t: non-negative floats order as their bits do, so 31
+  halvings find the threshold exactly, without a sort.
+  """
+  low = jnp.zeros((*p.shape[:-1], 1), jnp.int32)
+  high = lax.bitcast_convert_type(
+    jnp.full_like(low, 2.0, jnp.float32), jnp.int32
+  )
+
+  def halve(_, bounds):
+    low, high = bounds
+    middle = low + (high - low) // 2
+    good = enough(p >= lax.bitcast_convert_type(middle, jnp.float32))
+    return jnp.where(good, middle, low), jnp.where(good, high, middle)
+
+  low, _ = lax.fori_loop(0, 31, halve, (low, high))
+  return lax.bitcast_convert_type(low, jnp.float32)
+
+
+def _top_k(p, k):
+  count = lambda kept: jnp.sum(kept, axis=-1, keepdims=True, dtype=jnp.int32)
+  return p >= _largest_threshold(p, lambda kept: count(kept) >= k)
+
+
+def _top_p(p, mass):
+  # The smallest set of most likely tokens that reaches the mass. Rounding may
+  # leave the whole below a mass close to 1: then everything is kept.
+  held = lambda kept: jnp.sum(jnp.where(kept, p, 0), axis=-1, keepdims=True)
+  return p >= _largest_threshold(p, lambda kept: held(kept) >= mass)
+
+
+def _min_p(p, fraction):
+  return p >= fraction * jnp.max(p, axis=-1, keepdims=True)
+
+
+@struct
+class Noise:
+  """Keyed noise of one step: key = f(seed, base, offset, purpose).
+
+  `base` is the row's committed length when the step starts. It grows with
+  every step, so no key serves two steps: what a step has looked at, also for
+  positions it threw away, is never used again.
+
+  Attributes:
+    seed: uint32 [B, 2].
+    base: int32 [B].
+    is_greedy: bool scalar: no row samples, so nothing needs to be generated.
+  """
+
+  seed: Array
+  base: Array
+  is_greedy: Array
+
+  def _bits(self, purpose, offset, size):
+    """uint32 [B, size]."""
+
+    def row(seed, base):
+      key = jax.random.wrap_key_data(seed, impl="threefry2x32")
+      key = jax.random.fold_in(key, base)
+      key = jax.random.fold_in(key, offset * _PURPOSES + purpose)
+      return jax.random.bits(key, (size,), jnp.uint32)
+
+    rows = self.base.shape[0]
+    return lax.cond(
+      self.is_greedy,
+      lambda: jnp.full((rows, size), 1 << 31, jnp.uint32),
+      lambda: jax.vmap(row)(self.seed, self.base),
+    )
+
+  def uniform(self, purpose, size: int) -> Array:
+    """float32 [B, size], strictly inside (0, 1)."""
+    return open_uniform(self._bits(purpose, 0, size))
+
+  def exponential(self, purpose, offset, size: int) -> Array:
+    """float32 [B, size], positive and finite, of mean 1."""
+    return exponential(self._bits(purpose, offset, size))
+
+
+def open_uniform(bits: Array) -> Array:
+  """uint32 bits to float32 strictly inside (0, 1)."""
+  return ((bits >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2**-23)
+
+
+def exponential(bits: Array) -> Array:
+  """uint32 bits to positive, finite float32 exponentials.
+
+  All 32 bits are used, because a race is won by the smallest: with 23 bits a
+  vocabulary's winners would tie.
+  """
+  u = (bits.astype(jnp.float32) + 0.5) * jnp.float32(2**-32)
+  return -jnp.log1p(-jnp.minimum(u, jnp.float32(1 - 2**-24)))
+
+
+def race(weights: Array, exponentials: Array) -> Array:
+  """Draws an index with probability proportional to its weight.
+
+  arg-max of weight / exponential: the Gumbel-max trick without its logarithm.
+  An index of weight 0 is never drawn while any weight is positive.
+
+  Args:
+    weights: [..., V], not negative; need not sum to 1.
+    exponentials: [..., V] positive and finite.
+
+  Returns:
+    int32 [...].
+  """
+  score = jnp.where(weights > 0, weights / exponentials, -1.0)
+  return jnp.argmax(score, axis=-1).astype(jnp.int32)

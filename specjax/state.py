@@ -1,0 +1,129 @@
+"""Everything a batch of rows carries from step to step, and its commit."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from specjax.models.base import Output
+from specjax.proposers.base import Proposal
+from specjax.sampling import RowSettings, usable
+from specjax.types import Array, Block, struct
+from specjax.verifiers.base import Verdict
+
+
+@struct
+class Emitted:
+  """What one step gave each row; small, and read by the host.
+
+  Attributes:
+    tokens: int32 [B, W]; valid below `count`.
+    count: int32 [B], 0 for rows that are not active.
+    drafted: int32 [B], tokens proposed. accepted: int32 [B], of them kept.
+    active: bool [B], whether the row goes on.
+    failed: bool [B], the target's logits were not finite: the row has no
+      distribution, nothing was emitted, and the row has stopped.
+  """
+
+  tokens: Array
+  count: Array
+  drafted: Array
+  accepted: Array
+  active: Array
+  failed: Array
+
+
+@struct
+class State:
+  """The rows of a batch.
+
+  Attributes:
+    cache: the target's cache: keys and values of all but the last token.
+    draft: the proposer's state.
+    last_token: int32 [B], committed, not yet in the cache.
+    history: int32 [B, S], prompt and output; valid up to and with
+      `cache.length`, where last_token stands.
+    committed: what the last step committed, for the proposer to ingest.
+    sampling: settings of each row.
+    lookahead: int32 [B], the most tokens a row may propose, <= C.
+    budget: int32 [B], tokens a row may still emit.
+    active: bool [B], whether a row is decoding (not idle, prefilling, done).
+    stop_ids: int32 [E], ids that end a row; unused entries are -1.
+  """
+
+  cache: Any
+  draft: Any
+  last_token: Array
+  history: Array
+  committed: Block
+  sampling: RowSettings
+  lookahead: Array
+  budget: Array
+  active: Array
+  stop_ids: Array
+
+  def commit(
+    self, verdict: Verdict, proposal: Proposal, out: Output, draft: Any
+  ) -> tuple["State", Emitted]:
+    """Trims what a step drew to what each row may emit, and appends it.
+
+    A row ends at its first stop id (which it emits), at its budget, or when
+    its logits are not finite. Lengths move; no cache entry is erased.
+    """
+    width = self.committed.tokens.shape[1]
+    index = jnp.arange(verdict.tokens.shape[1], dtype=jnp.int32)
+    tokens = verdict.tokens
+    reached = index < verdict.count[:, None]
+    bad = jnp.any(reached & ~usable(out.logits), axis=1)
+    failed = self.active & bad
+
+    stops = jnp.isin(tokens, self.stop_ids) & reached
+    first = jnp.argmax(stops, axis=1).astype(jnp.int32)
+    stopped = jnp.any(stops, axis=1)
+    count = jnp.where(stopped, first + 1, verdict.count)
+    count = jnp.minimum(count, self.budget)
+    count = jnp.where(self.active & ~failed, count, 0)
+    stopped = stopped & (first < count)
+
+    budget = self.budget - count
+    active = self.active & ~failed & ~stopped & (budget > 0)
+    block = jnp.pad(tokens, ((0, 0), (0, width - tokens.shape[1])))
+    last = jnp.take_along_axis(
+      tokens, jnp.maximum(count - 1, 0)[:, None], axis=1
+    )[:, 0]
+    append = jax.vmap(lax.dynamic_update_slice_in_dim, in_axes=(0, 0, 0, None))
+    state = dataclasses.replace(
+      self,
+      cache=out.cache.commit(count),
+      draft=draft,
+      last_token=jnp.where(count > 0, last, self.last_token),
+      history=append(self.history, block, self.cache.length + 1, 0),
+      committed=Block(
+        tokens=block,
+        count=count,
+        features=self._features(out.features, count),
+      ),
+      budget=budget,
+      active=active,
+    )
+    emitted = Emitted(
+      tokens=block,
+      count=count,
+      drafted=jnp.where(count > 0, proposal.count, 0),
+      accepted=jnp.minimum(verdict.count - 1, count),
+      active=active,
+      failed=failed,
+    )
+    return state, emitted
+
+  def _features(self, new, count):
+    """The block's features; rows that committed nothing keep what they had."""
+    old = self.committed.features
+    if old is None:
+      return None
+    pad = [(0, 0)] * new.ndim
+    pad[1] = (0, old.shape[1] - new.shape[1])
+    keep = (count > 0).reshape(-1, *[1] * (new.ndim - 1))
+    return jnp.where(keep, jnp.pad(new, pad), old)

@@ -1,0 +1,1 @@
+"""Verification as pure functions of arrays; nothing here knows a model."""

@@ -1,0 +1,185 @@
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import types
+
+import pytest
+
+import specjax
+from specjax.cli import generate
+from tests import fake_engine
+
+
+@pytest.fixture
+def api(monkeypatch):
+  """A stand-in for specjax.api that remembers what it was asked for."""
+
+  def load(name, **options):
+    if name == "absent":
+      raise FileNotFoundError("absent: no such folder;\n  name another")
+    fake.loaded[name] = options
+    return types.SimpleNamespace(name=name, tokenizer=fake_engine.Encoder())
+
+  def engine(target, **options):
+    fake.options = options
+    fake.engine = fake_engine.Engine()
+    return fake.engine
+
+  fake = types.ModuleType("specjax.api")
+  fake.load, fake.Engine, fake.loaded = load, engine, {}
+  monkeypatch.setitem(sys.modules, "specjax.api", fake)
+  monkeypatch.setattr(specjax, "api", fake, raising=False)
+  return fake
+
+
+def run(*flags):
+  return generate.main(["specjax-generate", *flags])
+
+
+def test_a_prompt_is_answered_on_stdout_and_the_rest_is_on_stderr(api, capsys):
+  assert run("--model=m", "--prompt=abc") == 0
+  out, err = capsys.readouterr()
+  assert out == "cba\n"
+  assert "tokens/s" in err and "tokens per step" in err
+
+
+def test_stream_prints_the_same(api, capsys):
+  assert run("--model=m", "--prompt=abc", "--stream") == 0
+  assert capsys.readouterr().out == "cba\n"
+
+
+def test_settings_reach_the_engine_and_the_request(api):
+  flags = ["--dtype=bfloat16", "--lookahead=3", "--capacity=64", "--chat"]
+  flags += ["--temperature=0.5", "--top_p=0.9", "--seed=3", "--stop=x"]
+  flags += ["--proposer=draft_model", "--draft_model=d", "--max_new_tokens=2"]
+  assert run("--model=m", "--prompt=abc", *flags) == 0
+  assert api.loaded["m"]["dtype"] == api.loaded["d"]["dtype"] == "bfloat16"
+  assert api.options["draft"].name == "d"
+  assert api.options["proposer"] == "draft_model"
+  assert (api.options["lookahead"], api.options["capacity"]) == (3, 64)
+  (request,) = api.engine.requests
+  assert request.prompt == tuple(map(ord, "ABC"))
+  assert request.sampling.temperature == 0.5
+  assert (request.sampling.top_p, request.sampling.seed) == (0.9, 3)
+  assert (request.max_new_tokens, request.stop) == (2, ("x",))
+
+
+def test_a_file_of_prompts(api, capsys, tmp_path):
+  source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+  source.write_text('{"prompt": "ab"}\nnonsense\n{"prompt": "cd", "id": "x"}\n')
+  flags = ("--model=m", f"--prompts={source}", f"--output={target}")
+  assert run(*flags, "--slots=2") == 0
+  rows = [json.loads(line) for line in target.read_text().splitlines()]
+  assert [(row["id"], row["text"]) for row in rows] == [
+    ("1", "ba"),
+    ("2", ""),
+    ("x", "dc"),
+  ]
+  assert rows[1]["line"] == 2
+  err = capsys.readouterr().err
+  assert "3 of 3 rows written" in err and "1 of them errors" in err
+  assert api.options["slots"] == 2
+  # Again: refused, and the file is as it was.
+  before = target.read_text()
+  assert run(*flags) == 1
+  assert "--overwrite" in capsys.readouterr().err
+  assert target.read_text() == before
+  assert run(*flags, "--overwrite") == 0
+
+
+def test_rows_go_to_stdout_without_an_output(api, capsys, tmp_path):
+  source = tmp_path / "in.jsonl"
+  source.write_text('{"prompt": "ab"}\n')
+  assert run("--model=m", f"--prompts={source}") == 0
+  (line,) = capsys.readouterr().out.splitlines()
+  assert json.loads(line)["text"] == "ba"
+
+
+def test_nothing_but_errors_is_a_failure(api, tmp_path):
+  source = tmp_path / "in.jsonl"
+  source.write_text("nonsense\n")
+  assert run("--model=m", f"--prompts={source}") == 1
+
+
+@pytest.mark.parametrize(
+  "flags, code, words",
+  [
+    (("--model=m",), 2, "--prompt and --prompts are missing"),
+    (("--nonsense",), 2, "Unknown command line flag 'nonsense'"),
+    (("--model=absent", "--prompt=p"), 1, "absent: no such folder; name"),
+    (("--model=m", "--prompt=fail"), 1, "a NaN"),
+    (("--model=m", "--prompts=/absent"), 1, "/absent"),
+  ],
+)
+def test_an_error_is_one_line_on_stderr(api, capsys, flags, code, words):
+  assert run(*flags) == code
+  out, err = capsys.readouterr()
+  assert out == ""
+  line = err.splitlines()[-1]
+  assert line.startswith("specjax-generate: error: ")
+  assert words in line
+  assert "Traceback" not in err
+
+
+def test_rule_28_a_filter_no_row_heeds_is_refused_before_loading(
+  api, capsys, tmp_path
+):
+  source = tmp_path / "in.jsonl"
+  source.write_text('{"prompt": "ab"}\n')
+  assert run("--model=m", f"--prompts={source}", "--top_k=3") == 2
+  assert "--top_k=3 does nothing" in capsys.readouterr().err
+  assert not api.loaded
+
+
+def test_help_names_every_flag(capsys):
+  assert run("--help") == 0
+  assert "--lookahead=INTEGER  (default 4)" in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_with_what_is_done(tmp_path):
+  program = f"""
+    import sys, time, types
+    from tests import fake_engine
+    from specjax.cli import generate
+    import specjax
+
+    def before_step(finished):
+      if finished == 2:
+        print("two done", flush=True)
+        time.sleep(1)  # The step goes on to its end, then the run ends.
+
+    class Api(types.ModuleType):
+      def load(self, name, **options):
+        return types.SimpleNamespace(
+          name=name, tokenizer=fake_engine.Encoder()
+        )
+      def Engine(self, target, **options):
+        return fake_engine.Engine(before_step)
+
+    sys.modules["specjax.api"] = specjax.api = Api("specjax.api")
+    sys.exit(generate.main([
+      "specjax-generate", "--model=m",
+      "--prompts={tmp_path}/in.jsonl", "--output={tmp_path}/out.jsonl",
+    ]))
+  """
+  rows = "".join(f'{{"prompt": "{2 * c}"}}\n' for c in "abcd")
+  (tmp_path / "in.jsonl").write_text(rows)
+  with subprocess.Popen(
+    [sys.executable, "-c", textwrap.dedent(program)],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    cwd=pathlib.Path(__file__).parents[2],
+  ) as child:
+    first = child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+  assert first == "two done\n", err
+  assert child.returncode == 130
+  assert "2 of 4 rows written" in err and "interrupted" in err
+  assert "Traceback" not in err
+  written = (tmp_path / "out.jsonl").read_text().splitlines()
+  assert [json.loads(row)["text"] for row in written] == ["aa", "bb"]

@@ -1,0 +1,193 @@
+import pytest
+
+from specjax.cli import checks, command, settings
+
+BASE = ("--model=m", "--prompt=p")
+FILE = ("--model=m", "--prompts=f")
+
+
+def parse(*flags):
+  return settings.parse(["specjax-generate", *flags])
+
+
+def check(*flags):
+  given = parse(*flags)
+  checks.check(given)
+  return given
+
+
+@pytest.fixture
+def config(tmp_path):
+  def write(*lines):
+    path = tmp_path / "config.py"
+    body = "".join(f"  c.{line}\n" for line in lines)
+    path.write_text(
+      "import ml_collections\ndef get_config():\n"
+      f"  c = ml_collections.ConfigDict()\n{body}  return c\n"
+    )
+    return f"--config={path}"
+
+  return write
+
+
+def test_defaults_config_and_flags_in_rising_order(config):
+  flag = config("model='m'", "temperature=1", "top_p=0.5", "stop=['a']")
+  given = check(flag, "--prompt=p", "--top_p=0.9", "--chat")
+  s = given.settings
+  assert (s.model, s.temperature, s.top_p, s.top_k) == ("m", 1.0, 0.9, 0)
+  assert s.stop == ("a",)
+  assert s.chat
+  assert given.flags == {"prompt", "top_p", "chat"}
+
+
+def test_a_config_field_can_be_overridden_in_place(config):
+  flag = config("model='m'", "temperature=1.0")
+  given = check(flag, "--config.temperature=0.25", "--prompt=p")
+  assert given.settings.temperature == 0.25
+
+
+def test_stop_may_be_repeated():
+  assert check(*BASE, "--stop=a", "--stop=b").settings.stop == ("a", "b")
+
+
+def test_help_is_asked_for():
+  assert parse("--help") is None
+  shown = settings.help_text("Usage.")
+  for name in settings.FIELDS:
+    assert f"--{name}" in shown
+
+
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    (("--modle=m",), "Unknown command line flag 'modle'"),
+    (("--top_k=x",), "--top_k"),
+    (("--proposer=eagle",), "--proposer=eagle"),
+    (("--model",), "Missing value for flag --model"),
+    (("prompt",), "'prompt' is no flag"),
+    (("--config=/absent.py",), "--config"),
+  ],
+)
+def test_a_wrong_flag_is_one_line(flags, words):
+  with pytest.raises(command.UsageError, match=words) as caught:
+    parse(*flags)
+  assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  "lines, words",
+  [
+    (("modle='m'",), "'modle', which is no setting; there are model, "),
+    (("top_k=1.5",), "config.top_k=1.5 is not integer"),
+    (("top_k=True",), "config.top_k=True is not integer"),
+    (("proposer='eagle'",), "is not one of none, ngram, draft_model"),
+    (("chat=1",), "config.chat=1 is not switch"),
+    (("stop=[1]",), "config.stop"),
+    (("temperature=1/0",), "--config: ZeroDivisionError: division by zero"),
+    (("temperature=",), "--config: SyntaxError"),
+  ],
+)
+def test_a_wrong_config_is_one_line(config, lines, words):
+  with pytest.raises(command.UsageError, match=words) as caught:
+    parse(config(*lines), *BASE)
+  assert "\n" not in str(caught.value)
+
+
+def test_the_config_is_locked(config):
+  with pytest.raises(command.UsageError, match="temprature"):
+    parse(config("temperature=1.0"), "--config.temprature=2.0", *BASE)
+
+
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    (("--prompt=p",), "--model is missing"),
+    (("--model=m",), "--prompt and --prompts are missing"),
+    ((*BASE, "--prompts=f"), "--prompt and --prompts are both given"),
+    ((*BASE, "--proposer=draft_model"), "needs --draft_model"),
+    ((*BASE, "--lookahead=0", "--proposer=ngram"), "--lookahead=0"),
+    ((*BASE, "--temperature=-1"), "--temperature=-1.0"),
+    ((*BASE, "--temperature=nan"), "--temperature=nan"),
+    ((*BASE, "--temperature=inf"), "--temperature=inf"),
+    ((*BASE, "--temperature=1", "--top_p=0"), "--top_p=0.0"),
+    ((*BASE, "--temperature=1", "--top_p=nan"), "--top_p=nan"),
+    ((*BASE, "--temperature=1", "--min_p=2"), "--min_p=2.0"),
+    ((*BASE, "--temperature=1", "--top_k=-1"), "--top_k=-1"),
+    ((*BASE, "--max_new_tokens=0"), "--max_new_tokens=0"),
+    ((*FILE, "--slots=0"), "--slots=0"),
+    ((*BASE, "--proposer=ngram", "--ngram_min=5"), "--ngram_max=4"),
+    ((*BASE, "--stop="), "--stop= is empty"),
+  ],
+)
+def test_what_cannot_be_is_refused_by_name(flags, words):
+  with pytest.raises(command.UsageError, match=words):
+    check(*flags)
+
+
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    ((*BASE, "--lookahead=4"), "--lookahead=4 does nothing"),
+    ((*BASE, "--ngram_min=1"), "--ngram_min=1 does nothing"),
+    ((*BASE, "--draft_model=d"), "--draft_model=d .*--proposer=none"),
+    (
+      (*BASE, "--draft_model=d", "--proposer=ngram"),
+      "--draft_model=d does nothing with --proposer=ngram",
+    ),
+    (
+      (*BASE, "--draft_model=d", "--proposer=draft_model", "--ngram_max=2"),
+      "--ngram_max=2 does nothing with --proposer=draft_model",
+    ),
+    ((*BASE, "--output=o"), "--output=o does nothing without --prompts"),
+    ((*FILE, "--stream"), "--stream does nothing with --prompts"),
+    ((*FILE, "--overwrite"), "--overwrite does nothing without --output"),
+    ((*BASE, "--slots=2"), "--slots=2 does nothing with a single --prompt"),
+    ((*BASE, "--top_k=5"), "--top_k=5 does nothing with temperature 0"),
+    ((*BASE, "--top_p=0.5"), "--top_p=0.5 does nothing with temperature 0"),
+    ((*BASE, "--min_p=0.5"), "--min_p=0.5 does nothing with temperature 0"),
+    ((*BASE, "--seed=0"), "--seed=0 does nothing with temperature 0"),
+  ],
+)
+def test_rule_28_a_flag_that_does_nothing_is_refused(flags, words):
+  with pytest.raises(command.UsageError, match=words):
+    check(*flags)
+
+
+@pytest.mark.parametrize(
+  "flags",
+  [
+    (*BASE, "--proposer=ngram", "--lookahead=2", "--ngram_max=2"),
+    (*BASE, "--proposer=draft_model", "--draft_model=d", "--lookahead=2"),
+    (*BASE, "--temperature=1", "--top_k=5", "--seed=0"),
+    (*BASE, "--top_k=0", "--nostream", "--slots=1"),
+    (*FILE, "--top_k=5"),  # A row may have a temperature: see check_rows.
+    (*FILE, "--output=o", "--overwrite", "--slots=8", "--capacity=256"),
+  ],
+)
+def test_what_does_something_passes(flags):
+  check(*flags)
+
+
+def test_rule_28_rows_that_never_sample_make_filters_idle():
+  given = check(*FILE, "--top_k=5")
+  checks.check_rows(given, samples=True, prompts=True)
+  with pytest.raises(command.UsageError, match="--top_k=5 .*where every row"):
+    checks.check_rows(given, samples=False, prompts=True)
+
+
+def test_rule_28_rows_of_messages_make_chat_idle():
+  given = check(*FILE, "--chat")
+  checks.check_rows(given, samples=False, prompts=True)
+  with pytest.raises(command.UsageError, match="--chat does nothing"):
+    checks.check_rows(given, samples=False, prompts=False)
+
+
+def test_rule_28_holds_within_a_config_but_a_flag_may_win(config):
+  flag = config("model='m'", "proposer='ngram'", "lookahead=2")
+  assert check(flag, "--prompt=p", "--proposer=none").settings.lookahead == 2
+  idle = config("model='m'", "lookahead=2")
+  with pytest.raises(command.UsageError, match=r"config\.lookahead=2 does"):
+    check(idle, "--prompt=p")
+  idle = config("model='m'", "top_k=2")
+  with pytest.raises(command.UsageError, match=r"config\.top_k=2 does"):
+    check(idle, "--prompt=p")

