@@ -93,13 +93,12 @@ class State:
     last = jnp.take_along_axis(
       tokens, jnp.maximum(count - 1, 0)[:, None], axis=1
     )[:, 0]
-    append = jax.vmap(lax.dynamic_update_slice_in_dim, in_axes=(0, 0, 0, None))
     state = dataclasses.replace(
       self,
       cache=out.cache.commit(count),
       draft=draft,
       last_token=jnp.where(count > 0, last, self.last_token),
-      history=append(self.history, block, self.cache.length + 1, 0),
+      history=self._append(block, count),
       committed=Block(
         tokens=block,
         count=count,
@@ -117,6 +116,20 @@ class State:
       failed=failed,
     )
     return state, emitted
+
+  def _append(self, block, count):
+    """History with the block's valid tokens; a prefilling row's holds a
+    prompt beyond its length, so nothing else may be written.
+    """
+
+    def row(history, tokens, count, at):
+      width = tokens.shape[0]
+      old = lax.dynamic_slice_in_dim(history, at, width)
+      new = jnp.where(jnp.arange(width) < count, tokens, old)
+      return lax.dynamic_update_slice_in_dim(history, new, at, axis=0)
+
+    at = self.cache.length + 1
+    return jax.vmap(row)(self.history, block, count, at)
 
   def _features(self, new, count):
     """The block's features; rows that committed nothing keep what they had."""

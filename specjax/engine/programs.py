@@ -95,7 +95,7 @@ def admit(state: State, new: Admission) -> State:
   features = old.features
   if features is not None:
     features = pick(jnp.zeros((), features.dtype), features)
-  first = old.tokens.at[:, 0].set(new.last_token)
+  first = old.tokens.at[:, 0].set(new.last_token)  # of rows that are ready
   stopped = new.release & ~new.admit
   return State(
     cache=cache,
@@ -154,7 +154,9 @@ def prefill(
     cache=out.cache.commit(count),
     draft=proposer.ingest(params.proposer, state.draft, block, ctx),
     committed=Block(
-      tokens=committed.tokens,
+      tokens=committed.tokens.at[:, 0].set(
+        jnp.where(finish, state.last_token, committed.tokens[:, 0])
+      ),
       count=jnp.where(finish, 1, committed.count),
       features=carried,
     ),
