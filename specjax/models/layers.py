@@ -40,6 +40,9 @@ def product(x: Array, weight: Array) -> Array:
   than (in, out) in float32 and the only fast order in bfloat16.
   """
   rows = x.reshape(-1, x.shape[-1])
+  # As a matrix: XLA's CPU backend transposes a weight of more dimensions, all
+  # of it, on every call.
+  matrix = weight.reshape(-1, weight.shape[-1])
   count = rows.shape[0]
   if count == 1 and x.dtype == jnp.bfloat16 and jax.default_backend() == "cpu":
     # XLA's CPU matrix-vector product in bfloat16 takes 10 times as long as a
@@ -47,8 +50,8 @@ def product(x: Array, weight: Array) -> Array:
     rows = jnp.concatenate([rows, rows])
   out = lax.dot_general(
     rows,
-    weight,
-    (((1,), (weight.ndim - 1,)), ((), ())),
+    matrix,
+    (((1,), (1,)), ((), ())),
     precision=precision_of(x.dtype),
     preferred_element_type=jnp.float32,
   )
