@@ -15,6 +15,8 @@ from specjax.types import Array, struct
 DRAFT, ACCEPT, RESIDUAL = 0, 1, 2
 _PURPOSES = 3
 
+_HOTTEST = 1e30  # temperature
+
 
 @struct
 class RowSettings:
@@ -65,11 +67,16 @@ def probs(logits: Array, settings: RowSettings) -> Array:
   is_greedy = settings.temperature <= 0.0
 
   def sampled(logits):
-    temperature = jnp.where(is_greedy, 1.0, settings.temperature)
+    # Bounded, because -inf / inf is NaN; at such heat all is uniform anyway.
+    temperature = jnp.where(
+      is_greedy, 1.0, jnp.minimum(settings.temperature, _HOTTEST)
+    )
     # Subtracting the top first keeps tiny temperatures from overflowing.
     top = jnp.max(logits, axis=-1, keepdims=True)
     p = jax.nn.softmax((logits - top) / temperature[:, None, None], axis=-1)
-    p = _when(settings.top_k > 0, _top_k, p, settings.top_k)
+    # By logits: at a high temperature their order is lost in p's rounding.
+    top_k = lambda _, k: _top_k(logits, k)
+    p = _when(settings.top_k > 0, top_k, p, settings.top_k)
     p = _when(settings.top_p < 1.0, _top_p, p, settings.top_p)
     p = _when(settings.min_p > 0.0, _min_p, p, settings.min_p)
     return jnp.where(is_greedy[:, None, None], one_hot, p)
@@ -89,44 +96,50 @@ def _when(wanted, keep, p, value):
   """Filters the rows that want it; skipped whole when none does."""
 
   def filtered(p):
-    kept = keep(p, value[:, None, None])
-    kept = jnp.where(kept | ~wanted[:, None, None], p, 0.0)
-    return kept / jnp.sum(kept, axis=-1, keepdims=True)
+    kept = jnp.where(keep(p, value[:, None, None]), p, 0.0)
+    kept = kept / jnp.sum(kept, axis=-1, keepdims=True)
+    # Their sum rounds to other than 1: rows beside must not be divided by it.
+    return jnp.where(wanted[:, None, None], kept, p)
 
   return lax.cond(jnp.any(wanted), filtered, lambda p: p, p)
 
 
-def _largest_threshold(p, enough):
-  """The largest value t with enough(p >= t): [..., 1], for each row of p.
+def _ordered(x):
+  """uint32 that order as the float32 x do."""
+  bits = lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.uint32)
+  sign = jnp.uint32(1 << 31)
+  return jnp.where(bits >= sign, ~bits, bits | sign)
 
-  Bisects the bits of t: non-negative floats order as their bits do, so 31
-  halvings find the threshold exactly, without a sort.
+
+def _reaching(x, enough):
+  """x >= t for the largest t at which enough(x >= t); bool like x.
+
+  Bisects over the bits of t, exactly and without a sort. Where even all of x
+  is not enough, all is kept.
   """
-  low = jnp.zeros((*p.shape[:-1], 1), jnp.int32)
-  high = lax.bitcast_convert_type(
-    jnp.full_like(low, 2.0, jnp.float32), jnp.int32
-  )
+  keys = _ordered(x)
+  low = jnp.zeros((*x.shape[:-1], 1), jnp.uint32)
 
   def halve(_, bounds):
     low, high = bounds
     middle = low + (high - low) // 2
-    good = enough(p >= lax.bitcast_convert_type(middle, jnp.float32))
+    good = enough(keys >= middle)
     return jnp.where(good, middle, low), jnp.where(good, high, middle)
 
-  low, _ = lax.fori_loop(0, 31, halve, (low, high))
-  return lax.bitcast_convert_type(low, jnp.float32)
+  low, _ = lax.fori_loop(0, 32, halve, (low, ~low))
+  return keys >= low
 
 
-def _top_k(p, k):
+def _top_k(logits, k):
   count = lambda kept: jnp.sum(kept, axis=-1, keepdims=True, dtype=jnp.int32)
-  return p >= _largest_threshold(p, lambda kept: count(kept) >= k)
+  return _reaching(logits, lambda kept: count(kept) >= k)
 
 
 def _top_p(p, mass):
   # The smallest set of most likely tokens that reaches the mass. Rounding may
   # leave the whole below a mass close to 1: then everything is kept.
   held = lambda kept: jnp.sum(jnp.where(kept, p, 0), axis=-1, keepdims=True)
-  return p >= _largest_threshold(p, lambda kept: held(kept) >= mass)
+  return _reaching(p, lambda kept: held(kept) >= mass)
 
 
 def _min_p(p, fraction):

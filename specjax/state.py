@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from specjax.models.base import Output
-from specjax.proposers.base import Proposal
+from specjax.proposers.base import Proposal, Proposer
 from specjax.sampling import RowSettings, usable
 from specjax.types import Array, Block, struct
 from specjax.verifiers.base import Verdict
@@ -23,6 +23,8 @@ class Emitted:
     count: int32 [B], 0 for rows that are not active.
     drafted: int32 [B], tokens proposed. accepted: int32 [B], of them kept.
     active: bool [B], whether the row goes on.
+    promising: bool [B], whether the proposer would have something for the row
+      in the next step.
     failed: bool [B], the target's logits were not finite: the row has no
       distribution, nothing was emitted, and the row has stopped.
   """
@@ -32,6 +34,7 @@ class Emitted:
   drafted: Array
   accepted: Array
   active: Array
+  promising: Array
   failed: Array
 
 
@@ -65,7 +68,12 @@ class State:
   stop_ids: Array
 
   def commit(
-    self, verdict: Verdict, proposal: Proposal, out: Output, draft: Any
+    self,
+    verdict: Verdict,
+    proposal: Proposal,
+    out: Output,
+    draft: Any,
+    proposer: Proposer,
   ) -> tuple["State", Emitted]:
     """Trims what a step drew to what each row may emit, and appends it.
 
@@ -76,14 +84,15 @@ class State:
     index = jnp.arange(verdict.tokens.shape[1], dtype=jnp.int32)
     tokens = verdict.tokens
     reached = index < verdict.count[:, None]
-    bad = jnp.any(reached & ~usable(out.logits), axis=1)
-    failed = self.active & bad
-
     stops = jnp.isin(tokens, self.stop_ids) & reached
     first = jnp.argmax(stops, axis=1).astype(jnp.int32)
     stopped = jnp.any(stops, axis=1)
     count = jnp.where(stopped, first + 1, verdict.count)
     count = jnp.minimum(count, self.budget)
+
+    # What lies behind the row's end was never its to say.
+    bad = (index < count[:, None]) & ~usable(out.logits)
+    failed = self.active & jnp.any(bad, axis=1)
     count = jnp.where(self.active & ~failed, count, 0)
     stopped = stopped & (first < count)
 
@@ -107,12 +116,14 @@ class State:
       budget=budget,
       active=active,
     )
+    promising = proposer.promising(state.history, state.cache.length)
     emitted = Emitted(
       tokens=block,
       count=count,
       drafted=jnp.where(count > 0, proposal.count, 0),
       accepted=jnp.minimum(verdict.count - 1, count),
       active=active,
+      promising=promising & active & (state.lookahead > 0) & (budget > 1),
       failed=failed,
     )
     return state, emitted

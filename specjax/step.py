@@ -46,7 +46,7 @@ def propose_verify(
       law = jax.vmap(verifier.law)(p, proposal)
       verdict = jax.vmap(verifier.draw)(law, _noise(ctx, p.shape))
     with jax.named_scope("commit"):
-      return state.commit(verdict, proposal, out, draft)
+      return state.commit(verdict, proposal, out, draft, proposer)
 
   return step
 

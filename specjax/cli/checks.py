@@ -1,7 +1,8 @@
 """Refuses settings that contradict each other or do nothing (RULES.md 28)."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from specjax.cli import command
 from specjax.cli import settings as settings_lib
@@ -18,6 +19,8 @@ _LEAST = {
 }
 # What shapes a random draw, and so is idle at temperature 0.
 _RANDOM = ("top_k", "top_p", "min_p", "seed")
+# What a row may set for itself. Its lookahead stays below the flag's.
+_BY_ROW = {*_RANDOM, "temperature", "max_new_tokens", "stop"}
 
 
 def check(given: settings_lib.Given) -> None:
@@ -41,25 +44,32 @@ def check(given: settings_lib.Given) -> None:
     _check_random(given.base, given.config, "config.", "with")
 
 
-def check_rows(
-  given: settings_lib.Given, *, samples: bool, prompts: bool
-) -> None:
-  """Refuses settings that no row of the prompt file would heed.
+def check_rows(given: settings_lib.Given, rows: Sequence[Any]) -> None:
+  """Refuses flags that no row of the prompt file would heed.
 
   Args:
     given: the settings.
-    samples: whether any row draws at random.
-    prompts: whether any row has a prompt rather than messages.
+    rows: the rows that can run (`jobs.prompts.Row`).
 
   Raises:
     UsageError: naming the flag, its value and the remedy.
   """
-  if not samples:
-    _check_random(given.settings, given.flags, "--", "where every row has")
-  if "chat" in given.flags and given.settings.chat and not prompts:
-    raise command.UsageError(
-      "--chat does nothing where every row has messages; leave it out"
-    )
+  s = given.settings
+  if not rows:
+    return
+  if not any(row.settings.get("temperature", s.temperature) for row in rows):
+    _check_random(s, given.flags, "--", "where every row has")
+  for name in sorted(given.flags & _BY_ROW):
+    if all(name in row.settings for row in rows):
+      raise command.UsageError(
+        f"{_shown(s, name, '--')} does nothing where every row has its own;"
+        " leave it out"
+      )
+  if "chat" in given.flags and s.chat:
+    if all(row.messages is not None for row in rows):
+      raise command.UsageError(
+        "--chat does nothing where every row has messages; leave it out"
+      )
 
 
 def _check_needed(s: settings_lib.Settings) -> None:

@@ -52,13 +52,8 @@ def _job(given: settings_lib.Given) -> int:
   if s.output is not None:
     output.check(s.output, overwrite=s.overwrite, source=s.prompts)
   rows = list(prompts.read(s.prompts))
-  good = [row for row in rows if isinstance(row, prompts.Row)]
   checks.check_rows(
-    given,
-    samples=any(
-      row.settings.get("temperature", s.temperature) > 0 for row in good
-    ),
-    prompts=any(row.prompt is not None for row in good),
+    given, [row for row in rows if isinstance(row, prompts.Row)]
   )
   if not rows:
     raise ValueError(f"--prompts={s.prompts} is empty; write a row a line")
@@ -74,7 +69,7 @@ def _job(given: settings_lib.Given) -> int:
   _report(metrics.table(metrics.summarize(result.completions, result.wall_s)))
   where = s.output or "standard output"
   _report(
-    f"{result.written} of {result.total} rows written to {where}"
+    f"{len(result.completions)} of {result.total} rows written to {where}"
     + (f", {result.failed} of them errors" if result.failed else "")
     + (", interrupted" if result.interrupted else "")
   )
@@ -122,6 +117,9 @@ def _engine(s: settings_lib.Settings):
     lookahead=s.lookahead,
     slots=s.slots,
     capacity=s.capacity,
+    seed=s.seed or 0,
+    ngram_min=s.ngram_min if s.proposer == "ngram" else None,
+    ngram_max=s.ngram_max if s.proposer == "ngram" else None,
   )
   loaded = time.perf_counter()
   engine.warmup()
@@ -134,7 +132,11 @@ def _engine(s: settings_lib.Settings):
 
 
 def _defaults(s: settings_lib.Settings):
-  """What holds for rows that do not say otherwise."""
+  """What holds for rows that do not say otherwise.
+
+  The seed is the engine's: a row folds its id into it, so that rows of one
+  prompt differ.
+  """
   from specjax.jobs import requests
 
   return requests.Defaults(
@@ -145,7 +147,6 @@ def _defaults(s: settings_lib.Settings):
       "top_k": s.top_k,
       "top_p": s.top_p,
       "min_p": s.min_p,
-      "seed": s.seed,
       "max_new_tokens": s.max_new_tokens,
       "stop": s.stop,
     },

@@ -61,7 +61,7 @@ class Settings:
     "draw from tokens at least this share as likely as the likeliest; 0 is off",
   )
   seed: int | None = _setting(
-    None, "integer", "the same seed draws the same tokens again"
+    None, "integer", "the same seed draws the same tokens again; 0 if not given"
   )
   max_new_tokens: int = _setting(
     128, "integer", "the longest answer, in tokens"

@@ -310,14 +310,15 @@ class Engine:
     return emitted
 
   def _decode(self, decoding: dict[int, Running]):
-    # Where no row drafts, the proposer would only cost.
-    speculate = any(row.lookahead for row in decoding.values())
+    # Where no row would draft, a pass of C + 1 would only cost.
+    speculate = any(row.promising for row in decoding.values())
     launched = [self._step(speculate) for _ in range(self._sync)]
     for emitted in launched:
       emitted = jax.device_get(emitted)
       count = emitted.count.tolist()
       drafted, accepted = emitted.drafted.tolist(), emitted.accepted.tolist()
       for slot, row in list(decoding.items()):
+        row.promising = bool(emitted.promising[slot])
         if emitted.failed[slot]:
           row.fail(
             "the model's logits are not finite (NaN or infinite) after "

@@ -213,7 +213,7 @@ def compile_programs(
 ) -> Programs:
   """Jits the programs; each compiles at its first call (see Engine.warmup)."""
   fill = prefill if whole_batch else prefill_row
-  plain = propose_verify(target, NoProposer(), verifier)
+  plain = propose_verify(target, NoProposer(proposer), verifier)
   one = lambda width: jax.jit(
     functools.partial(fill, target, proposer, width), donate_argnums=1
   )

@@ -13,6 +13,7 @@ class Running:
   Attributes:
     request: what runs.
     lookahead: the row's own drafts per step.
+    promising: whether the proposer may have something for the next step.
     filled: prompt tokens already prefilled (the last one never is).
     done: set once a completion is due.
   """
@@ -29,6 +30,7 @@ class Running:
   ):
     self.request = request
     self.lookahead = lookahead
+    self.promising = lookahead > 0
     self.filled = 0
     self.done = False
     self.error: str | None = None

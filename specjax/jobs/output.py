@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from specjax.jobs import prompts
-
 
 def check(
   path: str | pathlib.Path,
@@ -80,12 +78,17 @@ class Rows:
     self.count += 1
 
 
-def completion_row(completion) -> dict[str, Any]:
-  """The output row of a finished request (`engine.request.Completion`)."""
+def row_of(completion, line: int) -> dict[str, Any]:
+  """The output row of a finished request (`engine.request.Completion`).
+
+  Args:
+    completion: the request's; its error may be that it never was one.
+    line: the prompt's line in its file, which an error row carries.
+  """
   row = {
     "id": completion.id,
     "text": completion.text,
-    "token_ids": [int(token) for token in completion.token_ids],
+    "token_ids": list(completion.token_ids),
     "finish_reason": completion.finish_reason,
     "prompt_tokens": completion.prompt_tokens,
     "steps": completion.steps,
@@ -93,21 +96,5 @@ def completion_row(completion) -> dict[str, Any]:
     "accepted": completion.accepted,
   }
   if completion.error is not None:
-    row["error"] = completion.error
+    row |= {"error": completion.error, "line": line}
   return row
-
-
-def bad_row(row: prompts.BadRow) -> dict[str, Any]:
-  """The output row of a prompt that could not run: same keys, and its line."""
-  return {
-    "id": row.id,
-    "text": "",
-    "token_ids": [],
-    "finish_reason": "error",
-    "prompt_tokens": 0,
-    "steps": 0,
-    "drafted": 0,
-    "accepted": 0,
-    "error": row.error,
-    "line": row.line,
-  }

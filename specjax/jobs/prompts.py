@@ -135,7 +135,7 @@ def _object(data: bytes) -> dict[str, Any]:
     )
   except json.JSONDecodeError as error:
     raise ValueError(
-      f"not JSON: {error.msg} at column {error.colno};"
+      f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno};"
       " write one JSON object a line"
     ) from None
   except RecursionError:

@@ -19,15 +19,14 @@ class Result:
   """What a job did.
 
   Attributes:
-    completions: finished requests, those that failed in the engine included.
-    bad_rows: rows that never became a request.
+    completions: one for each row written. Rows that could not become a
+      request are among them, with their error.
     total: rows of the prompt file.
     wall_s: seconds from the first request to the last row.
     interrupted: whether it was asked to end early.
   """
 
   completions: Sequence[request_lib.Completion]
-  bad_rows: int
   total: int
   wall_s: float
   interrupted: bool
@@ -35,14 +34,7 @@ class Result:
   @property
   def failed(self) -> int:
     """Rows written as errors."""
-    return self.bad_rows + sum(
-      completion.finish_reason == "error" for completion in self.completions
-    )
-
-  @property
-  def written(self) -> int:
-    """Rows written in all."""
-    return self.bad_rows + len(self.completions)
+    return sum(c.finish_reason == "error" for c in self.completions)
 
 
 def run(
@@ -67,33 +59,33 @@ def run(
     out: where rows go.
 
   Returns:
-    What was done. Its counts equal the rows in the file, interrupted or not.
+    What was done: a completion for each row written, interrupted or not.
 
   Raises:
     OSError: if a row cannot be written.
   """
   lines: dict[str, int] = {}
   completions = []
-  bad_rows = 0
   with _progress(len(rows)) as bar, _interruptible() as interrupted:
 
-    def refuse(row: prompts.BadRow) -> None:
-      nonlocal bad_rows
-      out.write(output.bad_row(row))
-      bad_rows += 1
+    def finish(completion: request_lib.Completion, line: int) -> None:
+      out.write(output.row_of(completion, line))
+      completions.append(completion)
       bar.update()
 
     def pending() -> Iterator[request_lib.Request]:
       for row in rows:
         if interrupted():
           return
-        if isinstance(row, prompts.BadRow):
-          refuse(row)
-          continue
         try:
+          if isinstance(row, prompts.BadRow):
+            raise ValueError(row.error)
           request = requests.build(row, defaults, encoder)
         except ValueError as error:
-          refuse(prompts.BadRow(line=row.line, id=row.id, error=str(error)))
+          refused = request_lib.Completion(
+            id=row.id, finish_reason="error", error=str(error)
+          )
+          finish(refused, row.line)
           continue
         lines[row.id] = row.line
         yield request
@@ -104,13 +96,7 @@ def run(
     with contextlib.closing(events):
       for event in events:
         if isinstance(event, request_lib.Completion):
-          written = output.completion_row(event)
-          line = lines.pop(event.id)
-          if event.finish_reason == "error":
-            written["line"] = line
-          out.write(written)
-          completions.append(event)
-          bar.update()
+          finish(event, lines.pop(event.id))
         else:
           tokens += len(event.token_ids)
           rate = tokens / (time.perf_counter() - start)
@@ -120,7 +106,6 @@ def run(
     wall_s = time.perf_counter() - start
   return Result(
     completions=completions,
-    bad_rows=bad_rows,
     total=len(rows),
     wall_s=wall_s,
     interrupted=interrupted(),

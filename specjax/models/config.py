@@ -98,6 +98,20 @@ def _number(config, key, kind, default=None):
   )
 
 
+def _flag(config, key, default):
+  value = config.get(key)
+  value = default if value is None else value
+  if not isinstance(value, bool):
+    raise ValueError(f"config.json: {key} is {value!r}; give true or false")
+  return value
+
+
+_ROPE_KEYS = frozenset("""
+  rope_type type rope_theta factor low_freq_factor high_freq_factor
+  original_max_position_embeddings
+""".split())
+
+
 def _rope(config):
   """(theta, scaling) from either spelling of the rope settings."""
   # transformers 5 writes one `rope_parameters`; before, `rope_theta` stood
@@ -107,6 +121,12 @@ def _rope(config):
   for key, value in (("rope_parameters", parameters), ("rope_scaling", scaling)):
     if not isinstance(value, Mapping):
       raise ValueError(f"config.json: {key} is {value!r}; it must be an object")
+    for name in value:
+      if name not in _ROPE_KEYS:
+        raise ValueError(
+          f"config.json: {key} has the unknown setting {name!r}, which could "
+          "change the result; known: " + ", ".join(sorted(_ROPE_KEYS))
+        )
   rope = {**config, **scaling, **parameters}
   theta = _number(rope, "rope_theta", float, 10000.0)
   kind = parameters.get("rope_type") or scaling.get("rope_type")
@@ -119,7 +139,7 @@ def _rope(config):
       "with rope type 'default' or 'llama3'"
     )
   original = "original_max_position_embeddings"
-  rope.setdefault(original, config.get("max_position_embeddings"))
+  rope.setdefault(original, config.get("max_position_embeddings", 2048))
   return theta, RopeScaling(
     factor=_number(rope, "factor", float),
     low_freq_factor=_number(rope, "low_freq_factor", float),
@@ -197,6 +217,6 @@ def from_hugging_face(config: Mapping[str, Any]) -> DecoderConfig:
     rope_theta=theta,
     rope_scaling=scaling,
     norm_eps=_number(config, "rms_norm_eps", float, 1e-6),
-    tied=bool(config.get("tie_word_embeddings", False)),
+    tied=_flag(config, "tie_word_embeddings", False),
     max_position=_number(config, "max_position_embeddings", int, 2048),
   )

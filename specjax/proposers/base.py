@@ -87,3 +87,14 @@ class Proposer(Protocol):
     self, params: Params, state: Any, ctx: Context
   ) -> tuple[Proposal, Any, Any]:
     """Proposes; returns the proposal, the state and the target's cache."""
+
+  def promising(self, history: Array, length: Array) -> Array:
+    """Whether `draft` would propose anything for each row: bool [B].
+
+    Where no row's would, the engine runs the plain program instead of a pass
+    of C + 1. A proposer whose state must see every token says True.
+
+    Args:
+      history: int32 [B, S]; see `Context`.
+      length: int32 [B]; the last valid entry of history.
+    """

@@ -70,7 +70,8 @@ class DraftModel:
       noise = ctx.noise.exponential(sampling.DRAFT, index, self.vocab_size)
       token = sampling.race(law, noise)
       # A draft that is not a number ends its row's proposal before it.
-      good = good + (sampling.usable(logits) & (good == index))
+      usable = sampling.usable(logits) & (good == index)
+      good = good + usable.astype(jnp.int32)
       tokens = lax.dynamic_update_slice_in_dim(
         tokens, token[:, None], index, axis=1
       )
@@ -99,6 +100,10 @@ class DraftModel:
     state = DraftState(cache=cache.at(start), logits=state.logits)
     count = jnp.minimum(good, ctx.lookahead)
     return Proposal(tokens=tokens, q=q, count=count), state, ctx.cache
+
+  def promising(self, history, length):
+    del history
+    return jnp.ones(length.shape, bool)
 
   def _resize(self, logits):
     """Draft logits [..., V of the draft] over the target's vocabulary.

@@ -8,6 +8,7 @@ already there).
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +40,7 @@ def lookup(
     here = jnp.roll(history, back)  # here[e] = history[e - back]
     last = history[jnp.maximum(length - back, 0)]
     run = run & (here == last) & (ends >= back)
-    matched = matched + run
+    matched = matched + run.astype(jnp.int32)
   # A match of the end with itself is none.
   good = (matched >= shortest) & (ends < length)
   best = jnp.argmax(jnp.where(good, matched * size + ends, -1))
@@ -81,13 +82,18 @@ class Ngram:
 
   def draft(self, params, state, ctx):
     del params
-    find = lambda history, length: lookup(
-      history,
-      length,
+    tokens, found = self._lookup(ctx.history, ctx.length)
+    count = jnp.where(found, ctx.lookahead, 0)
+    return Proposal(tokens=tokens, q=None, count=count), state, ctx.cache
+
+  def promising(self, history, length):
+    return self._lookup(history, length)[1]
+
+  def _lookup(self, history, length):
+    find = functools.partial(
+      lookup,
       shortest=self.shortest,
       longest=self.longest,
       width=self.lookahead,
     )
-    tokens, found = jax.vmap(find)(ctx.history, ctx.length + 1)
-    count = jnp.where(found, ctx.lookahead, 0)
-    return Proposal(tokens=tokens, q=None, count=count), state, ctx.cache
+    return jax.vmap(find)(history, length + 1)

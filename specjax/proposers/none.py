@@ -4,13 +4,19 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from specjax.proposers.base import Proposal
+from specjax.proposers.base import Proposal, Proposer
 
 
 @dataclasses.dataclass(frozen=True)
 class NoProposer:
-  """Proposes nothing and leaves whatever state it is given alone."""
+  """Proposes nothing and leaves whatever state it is given alone.
 
+  Attributes:
+    resting: the proposer that rests while this one runs, and says when it
+      would have something again; None where there is no other.
+  """
+
+  resting: Proposer | None = None
   lookahead: int = 0
   features: tuple[int, ...] = ()
 
@@ -31,3 +37,8 @@ class NoProposer:
       count=jnp.zeros((rows,), jnp.int32),
     )
     return proposal, state, ctx.cache
+
+  def promising(self, history, length):
+    if self.resting is None:
+      return jnp.zeros(length.shape, bool)
+    return self.resting.promising(history, length)

@@ -1,6 +1,7 @@
 import pytest
 
 from specjax.cli import checks, command, settings
+from specjax.jobs import prompts
 
 BASE = ("--model=m", "--prompt=p")
 FILE = ("--model=m", "--prompts=f")
@@ -168,18 +169,37 @@ def test_what_does_something_passes(flags):
   check(*flags)
 
 
+def row(messages=None, **settings):
+  prompt = None if messages else "p"
+  return prompts.Row(
+    line=1, id="1", prompt=prompt, messages=messages, settings=settings
+  )
+
+
 def test_rule_28_rows_that_never_sample_make_filters_idle():
   given = check(*FILE, "--top_k=5")
-  checks.check_rows(given, samples=True, prompts=True)
+  checks.check_rows(given, [row(), row(temperature=1)])
   with pytest.raises(command.UsageError, match="--top_k=5 .*where every row"):
-    checks.check_rows(given, samples=False, prompts=True)
+    checks.check_rows(given, [row(), row(temperature=0)])
+
+
+def test_rule_28_rows_with_settings_of_their_own_make_flags_idle():
+  given = check(*FILE, "--max_new_tokens=5")
+  checks.check_rows(given, [row(), row(max_new_tokens=1)])
+  with pytest.raises(command.UsageError, match="--max_new_tokens=5 .*its own"):
+    checks.check_rows(given, [row(max_new_tokens=1)])
 
 
 def test_rule_28_rows_of_messages_make_chat_idle():
   given = check(*FILE, "--chat")
-  checks.check_rows(given, samples=False, prompts=True)
+  messages = ({"role": "user", "content": "c"},)
+  checks.check_rows(given, [row(messages), row()])
   with pytest.raises(command.UsageError, match="--chat does nothing"):
-    checks.check_rows(given, samples=False, prompts=False)
+    checks.check_rows(given, [row(messages)])
+
+
+def test_a_file_of_bad_rows_says_nothing_about_flags():
+  checks.check_rows(check(*FILE, "--chat", "--top_k=3"), [])
 
 
 def test_rule_28_holds_within_a_config_but_a_flag_may_win(config):

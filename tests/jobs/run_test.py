@@ -46,7 +46,7 @@ def test_every_row_is_answered_with_the_promised_keys(tmp_path):
     "accepted": 1,
   }
   assert [row["id"] for row in written] == ["r1", "r2"]
-  assert (result.written, result.total, result.failed) == (2, 2, 0)
+  assert (len(result.completions), result.total, result.failed) == (2, 2, 0)
   assert not result.interrupted
 
 
@@ -73,7 +73,7 @@ def test_bad_rows_become_error_rows_with_their_line_and_the_run_goes_on(
     assert by_id[id]["line"] == line
     assert words in by_id[id]["error"]
     assert by_id[id].keys() >= by_id["r1"].keys()
-  assert (result.written, result.total, result.failed) == (5, 5, 3)
+  assert (len(result.completions), result.total, result.failed) == (5, 5, 3)
 
 
 def test_rows_are_written_while_the_run_goes_on_and_encoded_lazily(tmp_path):
@@ -98,7 +98,7 @@ def test_interrupted_ends_cleanly_with_what_is_done(tmp_path, capsys):
   result, written = job(tmp_path, rows_of("ab", "cd", "efgh", "ij"), engine)
   assert result.interrupted
   assert [row["id"] for row in written] == ["r1", "r2"]
-  assert (result.written, result.total) == (2, 4)
+  assert (len(result.completions), result.total) == (2, 4)
   assert engine.closed
   assert signal.getsignal(signal.SIGINT) is before
   assert "interrupt again" in capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_outside_the_main_thread_signals_are_left_alone(tmp_path):
   )
   thread.start()
   thread.join()
-  assert results[0][0].written == 1
+  assert len(results[0][0].completions) == 1
 
 
 def test_progress_goes_to_stderr(tmp_path, capfd):

@@ -286,3 +286,16 @@ def test_a_missing_size_is_named(key):
 def test_key_value_heads_that_do_not_divide_the_heads_are_refused():
   with pytest.raises(ValueError, match="num_key_value_heads"):
     from_hugging_face({**LLAMA2_7B, "num_key_value_heads": 5})
+
+
+def test_refuses_unknown_keys_inside_the_rope_settings():
+  for key in ("rope_parameters", "rope_scaling"):
+    config = dict(SMOLLM2_135M, **{key: {"partial_rotary_factor": 0.5}})
+    with pytest.raises(ValueError, match="partial_rotary_factor"):
+      from_hugging_face(config)
+
+
+def test_refuses_a_tie_flag_that_is_not_a_boolean():
+  config = dict(SMOLLM2_135M, tie_word_embeddings="false")
+  with pytest.raises(ValueError, match="tie_word_embeddings"):
+    from_hugging_face(config)

@@ -1,0 +1,113 @@
+"""Nothing compiles after warm-up (RULES.md 27), by JAX's own events."""
+
+import contextlib
+
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax.engine.loop import Engine
+from specjax.verifiers.rejection import Rejection
+from tests import engines, table_model
+from tests.engines import LOOKAHEAD, VOCAB, request
+
+# Every compilation of any program ends in this one.
+COMPILED = "/jax/core/compile/backend_compile_duration"
+PARAMS = table_model.make_table(VOCAB, seed=2)
+
+
+@contextlib.contextmanager
+def compilations():
+  """A list that fills with the functions compiled inside the block."""
+  found = []
+  listening = True
+
+  def listen(event, duration, **about):
+    del duration
+    if listening and event == COMPILED:
+      found.append(about.get("fun_name", event))
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    yield found
+  finally:
+    # Listeners are removed for good or not at all: this one falls silent.
+    listening = False
+
+
+def test_a_compilation_is_counted():
+  with compilations() as found:
+    jax.jit(lambda x: x * 3 + 1)(jnp.zeros((7,)))
+  assert found
+
+
+def mixed(count):
+  """Requests that differ in everything a request can differ in."""
+  draws = np.random.default_rng(0)
+  pick = lambda *values: values[draws.integers(len(values))]
+  for index in range(count):
+    size = int(draws.integers(1, 40))
+    yield request(
+      draws.integers(0, VOCAB, size),
+      index,
+      max_new_tokens=int(draws.integers(1, 30)),
+      lookahead=pick(None, *range(LOOKAHEAD + 1)),
+      temperature=pick(0.0, 0, 0.3, 1.0, 3),
+      top_k=pick(0, 1, 3, 2**31 - 1),
+      top_p=pick(1.0, 1, 0.5, 1e-6),
+      min_p=pick(0.0, 0.2, 1),
+      seed=pick(None, 0, -1, 2**63, index),
+      stop=pick((), ("a",), ("bcd", "ef")),
+    )
+
+
+def bad():
+  """Requests that are refused."""
+  yield request((), "empty")
+  yield request((1,) * 500, "long")
+  yield request((VOCAB,), "range")
+
+
+@pytest.mark.parametrize("whole", (False, True))
+def test_rule_27_no_request_compiles_anything_after_warm_up(whole):
+  """200 mixed requests, failing ones, and a run that is broken off."""
+  proposer, proposer_params = engines.drafter("sampled", PARAMS)
+  engine = Engine(
+    table_model.TableModel(VOCAB),
+    PARAMS,
+    proposer,
+    proposer_params,
+    verifier=Rejection(),
+    slots=3,
+    capacity=64,
+    prefill_widths=(3, 8)[: 1 if whole else 2],
+    whole_batch_prefill=whole,
+    tokenizer=engines.Letters(),
+    stop_ids=(0, 6),
+  )
+  engine.warmup()
+  with compilations() as found:
+    done = engines.complete(engine, [*mixed(200), *bad()])
+    assert len(done) == 203
+    events = engine.run(mixed(20))
+    for _ in range(15):
+      next(events)
+    events.close()
+    engines.complete(engine, mixed(5))
+    engine.warmup()
+  assert not found
+  reasons = {row.finish_reason for row in done.values()}
+  assert reasons == {"stop", "length", "error"}
+  assert sum(row.accepted for row in done.values()) > 100
+
+
+def test_rule_27_a_row_that_fails_compiles_nothing():
+  """The scrub is warm too."""
+  engine = engines.make("none", (jnp.full_like(PARAMS[0], jnp.nan),))
+  engine.warmup()
+  with compilations() as found:
+    done = engines.complete(engine, mixed(8))
+  assert {row.finish_reason for row in done.values()} == {"error"}
+  assert not found

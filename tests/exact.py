@@ -1,0 +1,154 @@
+"""What the table model's output must look like, enumerated in plain numpy.
+
+Written without the product: filters by sorting, in float64; proposals and
+acceptance from the papers; lookups from lists.
+"""
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from tests.table_model import next_law
+
+
+def filtered(logits, temperature, top_k=0, top_p=1.0, min_p=0.0):
+  """The law [V] that Hugging Face's filters, in their order, make of logits.
+
+  Ties at a threshold are kept.
+  """
+  logits = np.asarray(logits, np.float64)
+  if temperature == 0:
+    return np.eye(len(logits))[np.argmax(logits)]
+
+  def softmax(scores):
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum()
+
+  scores = (logits - logits.max()) / temperature
+  descending = np.sort(scores)[::-1]
+  if top_k:
+    edge = descending[min(top_k, len(scores)) - 1]
+    scores = np.where(scores >= edge, scores, -np.inf)
+  if top_p < 1:
+    descending = np.sort(softmax(scores))[::-1]
+    reached = np.cumsum(descending) >= top_p
+    edge = descending[np.argmax(reached)] if reached.any() else 0
+    scores = np.where(softmax(scores) >= edge, scores, -np.inf)
+  if min_p:
+    p = softmax(scores)
+    scores = np.where(p >= min_p * p.max(), scores, -np.inf)
+  return softmax(scores)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+  """Laws of a table model under one row's settings.
+
+  Attributes:
+    params: of a TableModel.
+    settings: keyword arguments of `filtered`.
+  """
+
+  params: tuple
+  settings: dict
+  _known: dict = dataclasses.field(default_factory=dict)
+
+  def law(self, history):
+    """float64 [V] after a history of ids."""
+    key = (len(history) % 2, len(history) > 1, *history[-2:])
+    if key not in self._known:
+      logits = next_law(self.params, history)
+      self._known[key] = filtered(logits, **self.settings)
+    return self._known[key]
+
+
+def tokens_law(target: Chain, prompt, count):
+  """{tokens: probability} of the next `count` tokens."""
+  laws = {(): 1.0}
+  for _ in range(count):
+    laws = {
+      (*tokens, v): mass * p
+      for tokens, mass in laws.items()
+      for v, p in enumerate(target.law((*prompt, *tokens)))
+      if p > 0
+    }
+  return laws
+
+
+def drafts(draft: Chain):
+  """Proposals of a draft model: history, count -> (chance, tokens, laws)."""
+
+  def propose(history, count):
+    for tokens, chance in tokens_law(draft, history, count).items():
+      laws = [draft.law((*history, *tokens[:i])) for i in range(count)]
+      yield chance, tokens, laws
+
+  return propose
+
+
+def lookups(shortest=2, longest=4, vocab=3):
+  """Proposals of prompt lookup, as `drafts`."""
+
+  def propose(history, count):
+    size = len(history)
+    for n, end in itertools.product(
+      range(longest, shortest - 1, -1), range(size - 1, 0, -1)
+    ):
+      if end >= n and history[end - n : end] == history[size - n :]:
+        around = history[end:] * count
+        tokens = around[:count]
+        yield 1.0, tokens, [np.eye(vocab)[v] for v in tokens]
+        return
+    yield 1.0, (), []
+
+  return propose
+
+
+def step_law(target: Chain, propose, history, count):
+  """{emitted tokens: probability} of one step that may draft `count`."""
+  law = {}
+
+  def emit(tokens, chance):
+    law[tokens] = law.get(tokens, 0.0) + chance
+
+  for chance, tokens, laws in propose(history, count):
+    for i, (token, q) in enumerate(zip(tokens, laws, strict=True)):
+      p = target.law((*history, *tokens[:i]))
+      left = np.maximum(p - q, 0)
+      rejected = chance * (1 - min(1, p[token] / q[token]))
+      if rejected > 0:
+        for v in np.flatnonzero(left):
+          emit((*tokens[:i], int(v)), rejected * left[v] / left.sum())
+      chance -= rejected
+    for v, mass in enumerate(target.law((*history, *tokens))):
+      if chance * mass > 0:
+        emit((*tokens, v), chance * mass)
+  return law
+
+
+def blocks_law(target: Chain, propose, prompt, count, lookahead):
+  """{(tokens, sizes of the steps' blocks): probability} of `count` tokens."""
+  done = {}
+  going = {((), ()): 1.0}
+  while going:
+    after = {}
+    for (tokens, sizes), mass in going.items():
+      left = count - len(tokens)
+      may = min(lookahead, left - 1)
+      for block, chance in step_law(
+        target, propose, (*prompt, *tokens), may
+      ).items():
+        key = ((*tokens, *block), (*sizes, len(block)))
+        where = after if len(block) < left else done
+        where[key] = where.get(key, 0.0) + mass * chance
+    going = after
+  return done
+
+
+def marginal(law, part):
+  """Sums a {key: probability} over keys with one key[part]."""
+  sums = {}
+  for key, mass in law.items():
+    sums[key[part]] = sums.get(key[part], 0.0) + mass
+  return sums
