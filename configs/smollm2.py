@@ -15,6 +15,7 @@ def get_config() -> ml_collections.ConfigDict:
   config = ml_collections.ConfigDict()
   config.model = ".cache/smollm2"
   config.dtype = "bfloat16"
+  config.capacity = 512
   config.chat = True
   config.proposer = "ngram"
   config.lookahead = 4

@@ -38,6 +38,7 @@ class RowSettings:
 
   @classmethod
   def greedy(cls, rows: int) -> "RowSettings":
+    """Settings of rows that draw nothing."""
     return cls(
       temperature=jnp.zeros((rows,), jnp.float32),
       top_k=jnp.zeros((rows,), jnp.int32),
@@ -75,8 +76,9 @@ def probs(logits: Array, settings: RowSettings) -> Array:
     top = jnp.max(logits, axis=-1, keepdims=True)
     p = jax.nn.softmax((logits - top) / temperature[:, None, None], axis=-1)
     # By logits: at a high temperature their order is lost in p's rounding.
-    top_k = lambda _, k: _top_k(logits, k)
-    p = _when(settings.top_k > 0, top_k, p, settings.top_k)
+    p = _when(
+      settings.top_k > 0, lambda _, k: _top_k(logits, k), p, settings.top_k
+    )
     p = _when(settings.top_p < 1.0, _top_p, p, settings.top_p)
     p = _when(settings.min_p > 0.0, _min_p, p, settings.min_p)
     return jnp.where(is_greedy[:, None, None], one_hot, p)
@@ -105,10 +107,9 @@ def _when(wanted, keep, p, value):
 
 
 def _ordered(x):
-  """uint32 that order as the float32 x do."""
-  bits = lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.uint32)
-  sign = jnp.uint32(1 << 31)
-  return jnp.where(bits >= sign, ~bits, bits | sign)
+  """int32 that order as the float32 x do."""
+  bits = lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.int32)
+  return jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 def _reaching(x, enough):
@@ -118,28 +119,32 @@ def _reaching(x, enough):
   is not enough, all is kept.
   """
   keys = _ordered(x)
-  low = jnp.zeros((*x.shape[:-1], 1), jnp.uint32)
+  end = jnp.full((*x.shape[:-1], 1), jnp.inf, jnp.float32)
 
   def halve(_, bounds):
     low, high = bounds
-    middle = low + (high - low) // 2
+    middle = (low >> 1) + (high >> 1) + (low & high & 1)  # never overflows
     good = enough(keys >= middle)
     return jnp.where(good, middle, low), jnp.where(good, high, middle)
 
-  low, _ = lax.fori_loop(0, 32, halve, (low, ~low))
+  low, _ = lax.fori_loop(0, 32, halve, (_ordered(-end), _ordered(end)))
   return keys >= low
 
 
 def _top_k(logits, k):
-  count = lambda kept: jnp.sum(kept, axis=-1, keepdims=True, dtype=jnp.int32)
-  return _reaching(logits, lambda kept: count(kept) >= k)
+  def enough(kept):
+    return jnp.sum(kept, axis=-1, keepdims=True, dtype=jnp.int32) >= k
+
+  return _reaching(logits, enough)
 
 
 def _top_p(p, mass):
   # The smallest set of most likely tokens that reaches the mass. Rounding may
   # leave the whole below a mass close to 1: then everything is kept.
-  held = lambda kept: jnp.sum(jnp.where(kept, p, 0), axis=-1, keepdims=True)
-  return _reaching(p, lambda kept: held(kept) >= mass)
+  def enough(kept):
+    return jnp.sum(jnp.where(kept, p, 0), axis=-1, keepdims=True) >= mass
+
+  return _reaching(p, enough)
 
 
 def _min_p(p, fraction):

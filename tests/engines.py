@@ -8,6 +8,7 @@ import dataclasses
 import functools
 from unittest import mock
 
+import jax
 import jax.numpy as jnp
 
 from specjax.engine import programs
@@ -50,6 +51,8 @@ def drafter(kind: str, params):
 
 
 _compile = programs.compile_programs
+_admit = jax.jit(programs.admit, donate_argnums=0)
+_scrub = jax.jit(programs.scrub, donate_argnums=0)
 
 
 @functools.cache
@@ -57,14 +60,8 @@ def _programs(target, proposer, verifier, *, widths, whole_batch):
   made = _compile(
     target, proposer, verifier, widths=widths, whole_batch=whole_batch
   )
-  # Those that know nothing of a proposer are shared by all kinds.
-  plain = target, NoProposer(), verifier
-  if proposer == NoProposer():
-    return made
-  shared = _programs(*plain, widths=widths, whole_batch=False)
-  return dataclasses.replace(
-    made, admit=shared.admit, plain=shared.plain, scrub=shared.scrub
-  )
+  # These know nothing of a proposer but the shape of its state.
+  return dataclasses.replace(made, admit=_admit, scrub=_scrub)
 
 
 def build(target, params, proposer, proposer_params, **options) -> Engine:

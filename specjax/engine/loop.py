@@ -318,7 +318,8 @@ class Engine:
       count = emitted.count.tolist()
       drafted, accepted = emitted.drafted.tolist(), emitted.accepted.tolist()
       for slot, row in list(decoding.items()):
-        row.promising = bool(emitted.promising[slot])
+        if self._sync == 1:  # It speaks of the next step only.
+          row.promising = bool(emitted.promising[slot])
         if emitted.failed[slot]:
           row.fail(
             "the model's logits are not finite (NaN or infinite) after "

@@ -214,6 +214,11 @@ def p_values_of(engine, proposer):
   return p
 
 
+@pytest.mark.parametrize("proposer", PROPOSERS)
+def test_sees_no_fault_where_none_is(engines, proposer):
+  assert min(p_values_of(engines(proposer), proposer)) > 0.001
+
+
 def test_sees_q_from_before_the_filters(monkeypatch):
   """RULES 2: the draft is drawn after the filters, its q is of before."""
   off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}

@@ -1,0 +1,239 @@
+"""The key/value cache: writes, lengths, rows and storage (RULES 18, 21)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from specjax import cache as cache_lib
+from specjax.cache import BLOCK, KVCache
+from tests import engines, table_model
+from tests.engines import CAPACITY, LOOKAHEAD, VOCAB, WIDTHS
+
+LAYERS, ROWS, HEADS, SIZE = 2, 3, 2, 4
+WIDTH = LOOKAHEAD + 1
+
+
+def lengths(*values):
+  return jnp.asarray(values, jnp.int32)
+
+
+def empty(dtype=jnp.float32, capacity=BLOCK):
+  return KVCache.zeros(
+    layers=LAYERS,
+    rows=ROWS,
+    heads=HEADS,
+    capacity=capacity,
+    head_dim=SIZE,
+    dtype=dtype,
+  )
+
+
+def full(length=(0, 0, 0)):
+  """A cache in which no two entries are equal."""
+  shape = empty().k.shape
+  count = np.arange(1, np.prod(shape) + 1, dtype=np.float32).reshape(shape)
+  return KVCache(
+    k=jnp.asarray(count), v=jnp.asarray(-count), length=lengths(*length)
+  )
+
+
+def block(width=WIDTH):
+  """(k, v) [B, T, K, H], unlike anything in `full`."""
+  shape = (ROWS, width, HEADS, SIZE)
+  k = 0.5 + np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+  return jnp.asarray(k), jnp.asarray(-k)
+
+
+def same(tree, other):
+  jax.tree.map(np.testing.assert_array_equal, tree, other)
+
+
+@pytest.mark.parametrize(
+  "asked, got", ((1, BLOCK), (BLOCK, BLOCK), (BLOCK + 1, 2 * BLOCK))
+)
+def test_capacity_is_rounded_up_to_whole_blocks(asked, got):
+  cache = empty(capacity=asked)
+  assert cache.capacity == got
+  assert cache.k.shape == cache.v.shape == (LAYERS, ROWS, HEADS, got, SIZE)
+  assert cache.length.tolist() == [0, 0, 0]
+  assert not cache.k.any() and not cache.v.any()
+
+
+@pytest.mark.parametrize("traced", (False, True))
+@pytest.mark.parametrize("layer", range(LAYERS))
+@pytest.mark.parametrize(
+  "start", ((0, 0, 0), (3, 0, 77), (BLOCK - WIDTH, BLOCK - WIDTH - 1, 1))
+)
+def test_rule_21_a_write_changes_its_own_slots_only(start, layer, traced):
+  """Each row at its own length, up to the last place the block fits."""
+  cache = full(start)
+  k, v = block()
+  write = jax.jit(KVCache.write, static_argnums=() if traced else 1)
+  written = write(cache, layer, k, v)
+  assert written.length.tolist() == list(start)  # only commit moves it
+  old, new = jax.tree.map(np.array, (cache, written))
+  for row, at in enumerate(start):
+    slots = slice(at, at + WIDTH)
+    for stack, values in ((new.k, k), (new.v, v)):
+      here = stack[layer, row, :, slots]
+      np.testing.assert_array_equal(here, np.swapaxes(values[row], 0, 1))
+    # Put the old entries back: nothing else may differ.
+    new.k[layer, row, :, slots] = old.k[layer, row, :, slots]
+    new.v[layer, row, :, slots] = old.v[layer, row, :, slots]
+  same(new, old)
+
+
+def test_rule_21_one_row_and_one_token_are_written_alike():
+  one = cache_lib.take_row(full((5, 9, 0)), 1)
+  k, v = block(width=1)
+  written = one.write(1, k[1:2], v[1:2])
+  np.testing.assert_array_equal(written.k[1, 0, :, 9], k[1, 0])
+  np.testing.assert_array_equal(written.v[1, 0, :, 9], v[1, 0])
+  changed = np.argwhere(np.asarray(written.k != one.k).any((1, 2, 4)))
+  assert changed.tolist() == [[1, 9]]
+
+
+def test_rule_21_a_write_past_the_end_would_clobber_earlier_slots():
+  """Why the owner of a cache keeps headroom for its widest pass."""
+  cache = full((BLOCK - 2, 0, 0))
+  changed = np.asarray(cache.write(0, *block()).k != cache.k)
+  assert np.argwhere(changed[0, 0].any((0, 2))).min() < BLOCK - 2
+
+
+@pytest.mark.parametrize("kind", ("sampled", "ngram", "none"))
+def test_rule_21_an_engines_caches_have_headroom_for_every_pass(kind):
+  state = engines.make(kind, table_model.make_table(VOCAB, seed=0))._state
+  room = CAPACITY + max(LOOKAHEAD + 1 if kind != "none" else 1, *WIDTHS)
+  assert state.cache.capacity >= room
+  assert state.history.shape[1] >= room
+  if kind == "sampled":
+    assert state.draft.cache.capacity >= room
+
+
+def test_commit_moves_each_row_by_its_own_count():
+  cache = full((3, 0, 10))
+  moved = cache.commit(lengths(2, 0, 5))
+  assert moved.length.tolist() == [5, 0, 15]
+  back = moved.at(lengths(1, 1, 1))
+  assert back.length.tolist() == [1, 1, 1]
+  for other in (moved, back):  # rollback erases nothing
+    same((other.k, other.v), (cache.k, cache.v))
+
+
+def tree(length=(4, 5, 6)):
+  """What a state is made of: caches within structures, rows first, None."""
+  return {
+    "cache": full(length),
+    "draft": (full(length[::-1]), jnp.arange(12.0).reshape(3, 4)),
+    "last": jnp.asarray([7, 8, 9], jnp.int32),
+    "active": jnp.asarray([True, True, True]),
+    "none": None,
+  }
+
+
+def row_of(value, row, axis):
+  return np.take(np.asarray(value), [row], axis)
+
+
+@pytest.mark.parametrize("row", range(ROWS))
+def test_take_row_gives_one_row_of_everything(row):
+  one = jax.jit(cache_lib.take_row)(tree(), row)
+  whole = tree()
+  for got, cache in (
+    (one["cache"], whole["cache"]),
+    (one["draft"][0], whole["draft"][0]),
+  ):
+    np.testing.assert_array_equal(got.k, row_of(cache.k, row, 1))
+    np.testing.assert_array_equal(got.v, row_of(cache.v, row, 1))
+    np.testing.assert_array_equal(got.length, row_of(cache.length, row, 0))
+  same(one["draft"][1], row_of(whole["draft"][1], row, 0))
+  same(one["last"], row_of(whole["last"], row, 0))
+  assert one["active"].shape == (1,) and one["none"] is None
+
+
+@pytest.mark.parametrize("row", range(ROWS))
+def test_put_row_undoes_take_row_and_touches_no_other(row):
+  whole = tree()
+  one = cache_lib.take_row(whole, row)
+  same(cache_lib.put_row(whole, row, one), whole)
+  changed = jax.tree.map(
+    lambda leaf: ~leaf if leaf.dtype == bool else -leaf - 1, one
+  )
+  put = jax.jit(cache_lib.put_row)(whole, row, changed)
+  same(cache_lib.take_row(put, row), changed)
+  for other in set(range(ROWS)) - {row}:
+    same(cache_lib.take_row(put, other), cache_lib.take_row(whole, other))
+
+
+@pytest.mark.parametrize("entries", (False, True))
+def test_rule_18_reset_rows_empties_some_rows(entries):
+  """Without `entries` old ones stay: what is beyond a length is masked."""
+  whole = tree()
+  rows = jnp.asarray([True, False, True])
+  new = cache_lib.reset_rows(whole, rows, entries=entries)
+  same(cache_lib.take_row(new, 1), cache_lib.take_row(whole, 1))
+  for row in (0, 2):
+    got, old = (cache_lib.take_row(t, row) for t in (new, whole))
+    for cache, before in (
+      (got["cache"], old["cache"]),
+      (got["draft"][0], old["draft"][0]),
+    ):
+      assert cache.length.tolist() == [0]
+      if entries:
+        assert not cache.k.any() and not cache.v.any()
+      else:
+        same((cache.k, cache.v), (before.k, before.v))
+    assert not got["draft"][1].any() and not got["last"].any()
+    assert not got["active"].any()
+  nobody = jnp.zeros((ROWS,), bool)
+  same(cache_lib.reset_rows(whole, nobody, entries=entries), whole)
+
+
+def test_rule_18_scrubbing_clears_what_is_not_a_number():
+  nan = jnp.full_like(full().k, jnp.nan)
+  cache = dataclasses.replace(full((1, 2, 3)), k=nan, v=nan)
+  rows = jnp.asarray([True, False, False])
+  new = cache_lib.reset_rows(cache, rows, entries=True)
+  assert np.isfinite(new.k[:, 0]).all() and np.isfinite(new.v[:, 0]).all()
+  assert np.isnan(new.k[:, 1:]).all()
+
+
+def test_bfloat16_survives_storage_bit_by_bit():
+  """All 65,536 of them, infinities and NaNs included."""
+  bits = np.arange(2**16, dtype=np.uint16)
+  values = bits.view(ml_dtypes.bfloat16)
+  storage = cache_lib.storage_dtype(jnp.bfloat16)
+  stored = cache_lib.pack(jnp.asarray(values), storage)
+  assert stored.dtype == storage and stored.dtype.itemsize == 2
+  np.testing.assert_array_equal(np.asarray(stored).view(np.uint16), bits)
+  back = np.asarray(cache_lib.unpack(stored)).astype(np.float32)
+  same(back, values.astype(np.float32))
+
+
+def test_float32_is_rounded_to_bfloat16_as_ever():
+  values = np.random.default_rng(0).normal(0, 1e3, 5000).astype(np.float32)
+  stored = cache_lib.pack(
+    jnp.asarray(values), cache_lib.storage_dtype(jnp.bfloat16)
+  )
+  back = np.asarray(cache_lib.unpack(stored)).astype(np.float32)
+  same(back, values.astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+def test_float32_is_stored_as_it_is():
+  assert cache_lib.storage_dtype(jnp.float32) == jnp.float32
+  values = jnp.asarray([1e-30, -3.0, 1 / 3])
+  same(cache_lib.unpack(cache_lib.pack(values, jnp.float32)), values)
+
+
+def test_a_bfloat16_cache_is_written_in_its_storage_dtype():
+  cache = empty(jnp.bfloat16).at(lengths(0, 7, 100))
+  k, v = block()
+  written = cache.write(1, k.astype(jnp.bfloat16), v.astype(jnp.bfloat16))
+  assert written.k.dtype == cache_lib.storage_dtype(jnp.bfloat16)
+  for row, at in enumerate((0, 7, 100)):
+    got = cache_lib.unpack(written.k[1, row, :, at : at + WIDTH])
+    same(np.asarray(got, np.float32), np.swapaxes(k[row], 0, 1))
