@@ -13,7 +13,7 @@ import time
 
 import smollm2
 
-from specjax import api
+from specjax import api, compilation_cache
 from specjax.jobs import prompts, requests
 
 PROMPTS = pathlib.Path(__file__).with_name("prompts.jsonl")
@@ -27,12 +27,13 @@ ROW = "{:<34} {:>6} {:>11} {:>11} {:>8} {:>11}"
 
 def main() -> int:
   """Prints the table; gives the exit code."""
+  compilation_cache.enable(smollm2.CACHE / "xla")
   folder = smollm2.fetch()
   target = api.load(str(folder), dtype="float32")
   engine = api.Engine(
     target, proposer="ngram", lookahead=LOOKAHEAD, capacity=512
   )
-  print("compiling (a minute or so)", flush=True)
+  print("compiling (a minute or so the first time)", flush=True)
   engine.warmup()
 
   print(

@@ -85,6 +85,11 @@ def _proposer(
 ) -> tuple[Proposer, Any]:
   """The proposer and what its parameters will be read from."""
   if not isinstance(kind, str):
+    if draft is not None or ngram:
+      raise ValueError(
+        f"the proposer {kind!r} takes no draft and no n-gram sizes; make it "
+        "with what it needs"
+      )
     return kind, None
   if kind not in PROPOSERS:
     raise ValueError(
@@ -188,10 +193,12 @@ class Engine:
 
   @property
   def capacity(self) -> int:
+    """Most tokens of prompt and output together."""
     return self._loop.capacity
 
   @property
   def lookahead(self) -> int:
+    """C, drafts per step at most."""
     return self._loop.lookahead
 
   def warmup(self) -> None:
@@ -214,20 +221,23 @@ class Engine:
     """Completes one prompt, or a list of them in its order.
 
     Args:
-      prompts: a text, or a list of prompts, each a text, a list of chat
+      prompts: a prompt or a list of them, each a text, a list of chat
         messages ({"role": ..., "content": ...}) or a list of ids.
       **settings: fields of `SamplingParams` and `Request` for all prompts:
         temperature, top_k, top_p, min_p, seed, max_new_tokens, stop,
         lookahead.
 
     Returns:
-      A completion for a text, a list of them for a list.
+      A completion for a prompt, a list of them for a list.
 
     Raises:
       ValueError: names the setting, its value and the fix.
     """
     single = isinstance(prompts, str)
-    batch: Sequence = [prompts] if single else prompts
+    batch: Sequence = [prompts] if single else list(prompts)
+    if batch and isinstance(batch[0], (Mapping, int)):
+      # A list of messages or of ids is itself one prompt.
+      single, batch = True, [batch]
     requests = [
       self._request(prompt, str(index), settings)
       for index, prompt in enumerate(batch)
@@ -267,7 +277,7 @@ class Engine:
       )
     if isinstance(settings.get("stop"), str):
       settings["stop"] = (settings["stop"],)
-    if "stop" in settings:
+    if isinstance(settings.get("stop"), list):
       settings["stop"] = tuple(settings["stop"])
     return Request(
       prompt=self.encode(prompt),

@@ -143,10 +143,13 @@ class State:
     return jax.vmap(row)(self.history, block, count, at)
 
   def _features(self, new, count):
-    """The block's features; rows that committed nothing keep what they had."""
+    """The block's features; rows that committed nothing keep what they had.
+
+    So do all rows of a plain step, which has none: nobody drafts from them.
+    """
     old = self.committed.features
-    if old is None:
-      return None
+    if old is None or new is None:
+      return old
     pad = [(0, 0)] * new.ndim
     pad[1] = (0, old.shape[1] - new.shape[1])
     keep = (count > 0).reshape(-1, *[1] * (new.ndim - 1))

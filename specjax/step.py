@@ -52,6 +52,7 @@ def propose_verify(
 
 
 def context(params: StepParams, state: State, width: int) -> Context:
+  """What the proposer may look at in this step."""
   # A row that may emit n more tokens needs at most n - 1 drafts: the last
   # token of a step is never a draft.
   lookahead = jnp.minimum(state.lookahead, jnp.maximum(state.budget - 1, 0))

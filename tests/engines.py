@@ -61,7 +61,13 @@ def _programs(target, proposer, verifier, *, widths, whole_batch):
     target, proposer, verifier, widths=widths, whole_batch=whole_batch
   )
   # These know nothing of a proposer but the shape of its state.
-  return dataclasses.replace(made, admit=_admit, scrub=_scrub)
+  made = dataclasses.replace(made, admit=_admit, scrub=_scrub)
+  if whole_batch:  # Only the prefill is another.
+    base = _programs(
+      target, proposer, verifier, widths=widths, whole_batch=False
+    )
+    made = dataclasses.replace(base, prefill=made.prefill)
+  return made
 
 
 def build(target, params, proposer, proposer_params, **options) -> Engine:

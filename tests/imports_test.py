@@ -17,6 +17,8 @@ ROOT = pathlib.Path(__file__).parent.parent / "specjax"
 LOWER = {
   "types": (),
   "text": (),
+  # Beyond DESIGN.md: where compiled programs are kept between starts.
+  "compilation_cache": (),
   "sharding": ("types",),
   "cache": ("types",),
   "sampling": ("types",),

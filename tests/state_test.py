@@ -53,12 +53,12 @@ def state(**changes) -> State:
 def _commit():
   return jax.jit(
     lambda old, verdict, proposal, out: old.commit(
-      verdict, proposal, out, "draft" and (), NoProposer()
+      verdict, proposal, out, (), NoProposer()
     )
   )
 
 
-def commit(old, tokens, count, *, drafted=(3,) * ROWS, bad=()):
+def commit(old, tokens, count, *, bad=(), features=None):
   """Commits what a step drew; `bad` are (row, place) of broken logits."""
   logits = np.zeros((ROWS, WIDTH, VOCAB), np.float32)
   for row, place in bad:
@@ -68,9 +68,9 @@ def commit(old, tokens, count, *, drafted=(3,) * ROWS, bad=()):
     Verdict(tokens=jnp.asarray(tokens, jnp.int32), count=ints(*count)),
     Proposal(
       tokens=jnp.zeros((ROWS, WIDTH - 1), jnp.int32), q=None,
-      count=ints(*drafted),
+      count=ints(*[WIDTH - 1] * ROWS),
     ),
-    Output(logits=jnp.asarray(logits), cache=old.cache, features=None),
+    Output(logits=jnp.asarray(logits), cache=old.cache, features=features),
   )  # fmt: skip
 
 
@@ -113,7 +113,9 @@ def test_a_row_at_rest_keeps_everything():
   old = dataclasses.replace(
     old, committed=dataclasses.replace(old.committed, features=features)
   )
-  new, emitted = commit(old, PLAIN, COUNTS, bad=[(1, 0), (3, 1)])
+  new, emitted = commit(
+    old, PLAIN, COUNTS, bad=[(1, 0), (3, 1)], features=-features
+  )
   for row in (1, 3):
     assert emitted.count[row] == new.committed.count[row] == 0
     assert emitted.drafted[row] == emitted.accepted[row] == 0
@@ -123,18 +125,19 @@ def test_a_row_at_rest_keeps_everything():
       np.testing.assert_array_equal(was, got)
     assert new.cache.length[row] == old.cache.length[row]
     np.testing.assert_array_equal(new.committed.features[row], features[row])
-  assert emitted.count[jnp.asarray([0, 2])].tolist() == [4, 1]
+  for row, count in ((0, 4), (2, 1)):
+    assert emitted.count[row] == count
+    np.testing.assert_array_equal(new.committed.features[row], -features[row])
 
 
 @pytest.mark.parametrize("place", range(WIDTH))
 def test_rule_13_a_row_ends_at_its_first_stop_id(place):
   tokens = np.ones((ROWS, WIDTH), np.int32)
   tokens[0, place:] = 6  # and again behind it
-  tokens[1, place], tokens[1, -1] = 7, 6  # two kinds
-  tokens[2, place] = 6  # at the very end of what was drawn, or behind it
+  tokens[1, place] = 7  # any of them
+  tokens[2, place] = 6  # but row 2 drew only as far as `place`
   new, emitted = commit(state(), tokens, (4, 4, max(place, 1), 4))
-  ended = [True, True, place == 0, False]
-  assert (~new.active).tolist() == ended
+  assert new.active.tolist() == [False, False, place > 0, True]
   assert emitted.count.tolist() == [place + 1, place + 1, max(place, 1), 4]
   assert emitted.accepted.tolist()[:2] == [min(place + 1, 3)] * 2
   assert new.last_token.tolist()[:2] == [6, 7]
@@ -147,13 +150,19 @@ def test_rule_15_a_row_ends_at_its_budget(budget):
   new, emitted = commit(old, tokens, (4, 4, 4, 4))
   count = min(budget, 4)
   assert emitted.count.tolist() == [count, count, min(count, 2), 4]
-  assert new.active.tolist() == [budget > 4, False, False, True][:1] + [
-    False if budget <= 4 else False,
-    budget > 4 and False,
-    True,
+  assert new.active.tolist() == [budget > 4, False, False, True]
+  assert new.budget.tolist() == [
+    budget - count,
+    budget - count,
+    budget - min(count, 2),
+    46,
   ]
-  assert new.budget.tolist()[0] == budget - count
-  assert emitted.accepted.tolist()[0] == min(3, count)
+  assert emitted.accepted.tolist() == [
+    min(3, count),
+    min(3, count),
+    min(count, 2),
+    3,
+  ]
 
 
 def test_filler_of_the_stop_ids_stops_nothing():

@@ -110,7 +110,11 @@ class Scripted:
       return jnp.stack(tokens)
 
     tokens = jax.vmap(row)(ctx.history, ctx.length)
-    return Proposal(tokens=tokens, q=None, count=ctx.lookahead), state, ctx.cache
+    return (
+      Proposal(tokens=tokens, q=None, count=ctx.lookahead),
+      state,
+      ctx.cache,
+    )
 
   def promising(self, history, length):
     return jnp.ones(length.shape, bool)

@@ -104,6 +104,10 @@ def _check_ranges(s: settings_lib.Settings) -> None:
     raise command.UsageError(
       f"--min_p={s.min_p} is out of range; give a number from 0 to 1"
     )
+  if s.compilation_cache == "":
+    raise command.UsageError(
+      "--compilation_cache= is empty; give a folder, or off"
+    )
   if "" in s.stop:
     raise command.UsageError("--stop= is empty; give a text, or leave it out")
 

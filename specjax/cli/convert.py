@@ -3,34 +3,38 @@
   specjax-convert --gguf=model.gguf --output=folder --dtype=float32
 
 The folder holds config.json, generation_config.json, model.safetensors,
-tokenizer.json and tokenizer_config.json with the chat template.
+tokenizer.json and tokenizer_config.json with the chat template. Exit code: 0
+done, 1 failed, 2 wrong command line, 130 interrupted.
 """
 
+import dataclasses
 import pathlib
 import sys
+from collections.abc import Sequence
 
-import ml_dtypes
-import numpy as np
-import tqdm
-from absl import app, flags
+from absl import flags
 
-from specjax.checkpoints import gguf, hf
+from specjax.cli import command, table
 
-_GGUF = flags.DEFINE_string("gguf", None, "The GGUF file.", required=True)
-_OUTPUT = flags.DEFINE_string(
-  "output", None, "The folder to write.", required=True
-)
-_DTYPES = {
-  "float32": np.float32,
-  "bfloat16": ml_dtypes.bfloat16,
-  "float16": np.float16,
-}
-_DTYPE = flags.DEFINE_enum(
-  "dtype", "float32", list(_DTYPES), "The type of the weights in the folder."
-)
-_OVERWRITE = flags.DEFINE_bool(
-  "overwrite", False, "Write into a folder that already holds files."
-)
+PROGRAM = "specjax-convert"
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+  """Every setting by the name of its flag; `help` says what each one is."""
+
+  gguf: str | None = table.setting(None, "string", "the GGUF file")
+  output: str | None = table.setting(None, "string", "the folder to write")
+  dtype: str = table.setting(
+    "float32", "choice", "of the weights in the folder", DTYPES
+  )
+  overwrite: bool = table.setting(
+    False, "switch", "write into a folder that already holds files"
+  )
+
+
+FIELDS = table.fields_of(Settings)
 
 
 def convert(
@@ -52,6 +56,13 @@ def convert(
     FileExistsError: the folder holds files and `overwrite` is false.
     Others as specjax.checkpoints.gguf.read.
   """
+  # jax takes a second to import: wrong command lines fail before it.
+  import ml_dtypes
+  import numpy as np
+  import tqdm
+
+  from specjax.checkpoints import gguf, hf
+
   if folder.exists() and not folder.is_dir():
     raise FileExistsError(f"--output={folder}: a file, not a folder")
   if folder.is_dir() and any(folder.iterdir()) and not overwrite:
@@ -66,32 +77,65 @@ def convert(
     {tensor.name: tensor.shape for tensor in checkpoint.tensors},
     ((tensor.name, tensor.read()) for tensor in bar),
     config=checkpoint.config,
-    dtype=_DTYPES[dtype],
+    dtype=np.dtype(getattr(ml_dtypes, dtype, dtype)),
   )
   (folder / "tokenizer.json").write_text(checkpoint.tokenizer, encoding="utf-8")
   hf.write_json(folder / "tokenizer_config.json", checkpoint.tokenizer_config)
   hf.write_json(folder / "generation_config.json", checkpoint.generation_config)
 
 
-def main(argv: list[str]) -> None:
-  """Runs the command; a foreseeable error is one line and exit code 1."""
-  if len(argv) > 1:
-    sys.exit(f"specjax-convert: unexpected argument {argv[1]!r}")
-  try:
-    convert(
-      pathlib.Path(_GGUF.value),
-      pathlib.Path(_OUTPUT.value),
-      dtype=_DTYPE.value,
-      overwrite=_OVERWRITE.value,
-    )
-  except (OSError, ValueError, ImportError) as error:
-    sys.exit(f"specjax-convert: {error}")
-  print(f"wrote {_OUTPUT.value} ({_DTYPE.value})")
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; gives its exit code. See the module's docstring."""
+  return command.run(PROGRAM, _main, argv)
 
 
 def cli() -> None:
-  """The console script's entry point."""
-  app.run(main)
+  """The console script."""
+  sys.exit(main())
+
+
+def parse(argv: Sequence[str]) -> Settings | None:
+  """Reads a command line.
+
+  Args:
+    argv: the command line, program name first.
+
+  Returns:
+    What it sets; None where it asks for help.
+
+  Raises:
+    UsageError: a flag is unknown, not of its type, or missing.
+  """
+  if table.asks_for_help(argv):
+    return None
+  values = flags.FlagValues()
+  table.define(FIELDS, values)
+  given = table.read(
+    values, argv, instead="give the file in --gguf and the folder in --output"
+  )
+  for name, what in (("gguf", "the file to read"), ("output", "the folder")):
+    if not given.get(name):
+      raise command.UsageError(f"--{name} is missing; name {what}")
+  return Settings(**given)
+
+
+def _main(argv: Sequence[str]) -> int:
+  s = parse(argv)
+  if s is None:
+    print(
+      "\n".join(
+        [__doc__.rstrip(), "", "Flags:", "", *table.flag_help(FIELDS.values())]
+      )
+    )
+    return 0
+  convert(
+    pathlib.Path(s.gguf),
+    pathlib.Path(s.output),
+    dtype=s.dtype,
+    overwrite=s.overwrite,
+  )
+  print(f"wrote {s.output} ({s.dtype})")
+  return 0
 
 
 if __name__ == "__main__":

@@ -103,9 +103,13 @@ def _answer(s: settings_lib.Settings) -> int:
 
 def _engine(s: settings_lib.Settings):
   """Loads and compiles; gives the engine and the target's tokenizer."""
-  from specjax import api
+  from specjax import api, compilation_cache
 
   start = time.perf_counter()
+  if s.compilation_cache == "off":
+    compilation_cache.disable()
+  else:
+    compilation_cache.enable(s.compilation_cache)
   target = api.load(s.model, dtype=s.dtype, scan_layers=s.scan_layers)
   draft = None
   if s.proposer == "draft_model":

@@ -1,119 +1,120 @@
 """The settings of specjax-generate: one table for flags, config and help."""
 
 import dataclasses
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
 
-from specjax.cli import command
+from specjax.cli import command, table
 
 _TYPES = {"string": str, "integer": int, "number": float, "switch": bool}
-
-
-def _setting(default: Any, kind: str, help: str, choices: Sequence[str] = ()):
-  """A field with what a flag needs; `kind` "texts" is a repeated string."""
-  metadata = {"kind": kind, "help": help, "choices": tuple(choices)}
-  return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
   """Every setting by the name of its flag; `help` says what each one is."""
 
-  model: str | None = _setting(
+  model: str | None = table.setting(
     None,
     "string",
     "the model to decode with: a folder, a hub id (org/name) or a gs:// path",
   )
-  draft_model: str | None = _setting(
+  draft_model: str | None = table.setting(
     None,
     "string",
     "the small model that drafts, named like --model; with"
     " --proposer=draft_model",
   )
-  proposer: str = _setting(
+  proposer: str = table.setting(
     "none",
     "choice",
     "who drafts: none decodes plainly, ngram copies what followed the same"
     " words before, draft_model asks a small model",
     ("none", "ngram", "draft_model"),
   )
-  lookahead: int = _setting(4, "integer", "tokens drafted a step, at most")
-  ngram_min: int = _setting(
+  lookahead: int = table.setting(4, "integer", "tokens drafted a step, at most")
+  ngram_min: int = table.setting(
     2, "integer", "shortest run of tokens that ngram looks up"
   )
-  ngram_max: int = _setting(
+  ngram_max: int = table.setting(
     4, "integer", "longest run of tokens that ngram looks up; it wins"
   )
-  temperature: float = _setting(
+  temperature: float = table.setting(
     0.0, "number", "0 takes the likeliest token, 1 draws from the model as is"
   )
-  top_k: int = _setting(0, "integer", "draw from the k likeliest; 0 is off")
-  top_p: float = _setting(
+  top_k: int = table.setting(
+    0, "integer", "draw from the k likeliest; 0 is off"
+  )
+  top_p: float = table.setting(
     1.0, "number", "draw from the likeliest that make up this mass; 1 is off"
   )
-  min_p: float = _setting(
+  min_p: float = table.setting(
     0.0,
     "number",
     "draw from tokens at least this share as likely as the likeliest; 0 is off",
   )
-  seed: int | None = _setting(
+  seed: int | None = table.setting(
     None, "integer", "the same seed draws the same tokens again; 0 if not given"
   )
-  max_new_tokens: int = _setting(
+  max_new_tokens: int = table.setting(
     128, "integer", "the longest answer, in tokens"
   )
-  stop: tuple[str, ...] = _setting(
+  stop: tuple[str, ...] = table.setting(
     (), "texts", "end before this text; may be given several times"
   )
-  dtype: str = _setting(
+  dtype: str = table.setting(
     "float32",
     "choice",
     "of weights and cache",
     ("float32", "bfloat16"),
   )
-  slots: int = _setting(1, "integer", "prompts decoded side by side")
-  capacity: int | None = _setting(
+  slots: int = table.setting(1, "integer", "prompts decoded side by side")
+  capacity: int | None = table.setting(
     None,
     "integer",
     "tokens a slot can hold, prompt and answer together; the model's context"
     " if not given",
   )
-  scan_layers: bool = _setting(
+  scan_layers: bool = table.setting(
     False,
     "switch",
     "stack the layers and loop over them: quick to compile, slow on a CPU",
   )
-  prompt: str | None = _setting(
+  compilation_cache: str | None = table.setting(
+    None,
+    "string",
+    "the folder that keeps compiled programs for the next start, or off;"
+    " if not given, $JAX_COMPILATION_CACHE_DIR or ~/.cache/specjax/xla",
+  )
+  prompt: str | None = table.setting(
     None, "string", "a prompt; its answer is printed"
   )
-  prompts: str | None = _setting(
+  prompts: str | None = table.setting(
     None,
     "string",
     'a file of prompts, a JSON object a line: {"prompt": "…"} or'
     ' {"messages": […]}, with id and settings of its own if wished',
   )
-  output: str | None = _setting(
+  output: str | None = table.setting(
     None,
     "string",
     "the file of answers, a JSON object a line, as they finish; standard"
     " output if not given",
   )
-  overwrite: bool = _setting(
+  overwrite: bool = table.setting(
     False, "switch", "replace an output file that holds something"
   )
-  chat: bool = _setting(
+  chat: bool = table.setting(
     False, "switch", "put prompts through the model's chat template"
   )
-  stream: bool = _setting(
+  stream: bool = table.setting(
     False, "switch", "print the answer to --prompt as it comes"
   )
 
 
-FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
+FIELDS = table.fields_of(Settings)
 DEFAULTS = Settings()
 
 
@@ -146,11 +147,10 @@ def parse(argv: Sequence[str]) -> Given | None:
   Raises:
     UsageError: if a flag or a config field is unknown or not of its type.
   """
-  if {"--help", "-help", "--helpshort", "--helpfull", "-h"} & set(argv[1:]):
+  if table.asks_for_help(argv):
     return None
   values = flags.FlagValues()
-  for field in FIELDS.values():
-    _define(field, values)
+  table.define(FIELDS, values)
   config_flags.DEFINE_config_file(
     "config",
     None,
@@ -160,18 +160,18 @@ def parse(argv: Sequence[str]) -> Given | None:
     sys_argv=list(argv),
   )
   try:
-    rest = values(list(argv))
-  except flags.Error as error:
-    raise command.UsageError(_last_line(error)) from None
+    read = table.read(
+      values, argv, instead="prompts go in --prompt or --prompts"
+    )
+  except command.UsageError:
+    raise
   except Exception as error:  # Whatever a config file raises is its author's.
     name = type(error).__name__
-    raise command.UsageError(f"--config: {name}: {_last_line(error)}") from None
-  if rest[1:]:
     raise command.UsageError(
-      f"{rest[1]!r} is no flag; prompts go in --prompt or --prompts"
-    )
+      f"--config: {name}: {table.last_line(error)}"
+    ) from None
   config = _config(values)
-  given = {name: values[name].value for name in FIELDS if values[name].present}
+  given = {name: value for name, value in read.items() if name in FIELDS}
   if "stop" in given:
     given["stop"] = tuple(given["stop"])
   base = dataclasses.replace(DEFAULTS, **config)
@@ -187,45 +187,17 @@ def parse(argv: Sequence[str]) -> Given | None:
 
 def help_text(usage: str) -> str:
   """The usage, and each flag with its default and what it is."""
-  lines = [usage.rstrip(), "", "Flags (a flag wins over the config):", ""]
-  for field in FIELDS.values():
-    kind, choices = field.metadata["kind"], field.metadata["choices"]
-    value = (
-      "" if kind == "switch" else "=" + ("|".join(choices) or kind.upper())
-    )
-    default = "" if field.default in (None, (), False) else field.default
-    lines.append(
-      f"  --{field.name}{value}" + (f"  (default {default})" if default else "")
-    )
-    lines += textwrap.wrap(
-      field.metadata["help"],
-      width=76,
-      initial_indent="      ",
-      subsequent_indent="      ",
-    )
-  lines += [
-    "  --config=FILE",
-    "      a Python file whose get_config() gives settings by these names",
-  ]
-  return "\n".join(lines)
-
-
-def _define(field: dataclasses.Field, values: flags.FlagValues) -> None:
-  name, help = field.name, field.metadata["help"]
-  match field.metadata["kind"]:
-    case "string":
-      flags.DEFINE_string(name, None, help, flag_values=values)
-    case "integer":
-      flags.DEFINE_integer(name, None, help, flag_values=values)
-    case "number":
-      flags.DEFINE_float(name, None, help, flag_values=values)
-    case "switch":
-      flags.DEFINE_bool(name, None, help, flag_values=values)
-    case "texts":
-      flags.DEFINE_multi_string(name, None, help, flag_values=values)
-    case "choice":
-      choices = field.metadata["choices"]
-      flags.DEFINE_enum(name, None, choices, help, flag_values=values)
+  return "\n".join(
+    [
+      usage.rstrip(),
+      "",
+      "Flags (a flag wins over the config):",
+      "",
+      *table.flag_help(FIELDS.values()),
+      "  --config=FILE",
+      "      a Python file whose get_config() gives settings by these names",
+    ]
+  )
 
 
 def _config(values: flags.FlagValues) -> dict[str, Any]:
@@ -237,7 +209,7 @@ def _config(values: flags.FlagValues) -> dict[str, Any]:
   except (OSError, AttributeError) as error:
     path = config_flags.get_config_filename(values["config"])
     raise command.UsageError(
-      f"--config={path}: {_last_line(error)}; name a Python file with a"
+      f"--config={path}: {table.last_line(error)}; name a Python file with a"
       " get_config() that returns a ConfigDict"
     ) from None
   unknown = [name for name in fields if name not in FIELDS]
@@ -271,8 +243,3 @@ def _typed(name: str, value: Any) -> Any:
   elif kind != "number" and type(value) is _TYPES[kind]:
     return value
   raise command.UsageError(f"config.{name}={value!r} is not {kind}; mend it")
-
-
-def _last_line(error: BaseException) -> str:
-  lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-  return lines[-1] if lines else type(error).__name__

@@ -16,7 +16,9 @@ from specjax.step import StepParams
 from specjax.types import Params
 from specjax.verifiers.base import Verifier
 
-PREFILL_WIDTHS = (32, 256)
+# A chunk's cost per token is flat from about 32 tokens on CPU (measured on
+# SmolLM2-135M float32: 4.7, 3.2 and 3.1 ms at 32, 128 and 256).
+PREFILL_WIDTHS = (32, 128)
 
 
 class Engine:
@@ -85,6 +87,7 @@ class Engine:
     headroom = max(proposer.lookahead + 1, *self._widths)
     self._state = programs_lib.initial_state(
       target,
+      target_params,
       proposer,
       rows=slots,
       capacity=capacity + headroom,
@@ -113,9 +116,7 @@ class Engine:
       self._step(speculate)
     jax.block_until_ready(self._state.active)
 
-  def run(
-    self, requests: Iterable[Request]
-  ) -> Iterator[Chunk | Completion]:
+  def run(self, requests: Iterable[Request]) -> Iterator[Chunk | Completion]:
     """Runs requests; yields pieces and completions as they happen.
 
     A request that cannot run (a prompt that is empty or too long, an id out of
@@ -281,9 +282,12 @@ class Engine:
       self._chunk({slot: left})
 
   def _chunk(self, left: dict[int, int]) -> None:
-    """The next chunk of some rows: the smallest width that ends them all."""
+    """The next chunk of some rows, of a width that is at least half used."""
     longest = max(left.values())
-    width = next((w for w in self._widths if w >= longest), self._widths[-1])
+    width = self._widths[0]
+    for wider in self._widths[1:]:
+      if longest > wider // 2:
+        width = wider
     counts = {slot: min(size, width) for slot, size in left.items()}
     finish = np.zeros((self.slots,), bool)
     for slot, count in counts.items():

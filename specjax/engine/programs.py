@@ -19,7 +19,7 @@ from specjax.proposers.none import NoProposer
 from specjax.sampling import RowSettings
 from specjax.state import State
 from specjax.step import context, propose_verify
-from specjax.types import Array, Block, struct
+from specjax.types import Array, Block, Params, struct
 from specjax.verifiers.base import Verifier
 
 
@@ -48,6 +48,7 @@ class Admission:
 
 def initial_state(
   target: Model,
+  target_params: Params,
   proposer: Proposer,
   *,
   rows: int,
@@ -63,7 +64,7 @@ def initial_state(
     run = lambda params, tokens, cache: target(
       params, tokens, cache, proposer.features
     )
-    spec = jax.eval_shape(run, target.shapes, one, cache).features
+    spec = jax.eval_shape(run, target_params, one, cache).features
     features = jnp.zeros(spec.shape, spec.dtype)
   return State(
     cache=cache,
@@ -104,9 +105,7 @@ def admit(state: State, new: Admission) -> State:
     history=pick(new.history, state.history),
     committed=Block(
       tokens=pick(first, old.tokens),
-      count=jnp.where(
-        stopped, 0, pick(new.ready.astype(jnp.int32), old.count)
-      ),
+      count=jnp.where(stopped, 0, pick(new.ready.astype(jnp.int32), old.count)),
       features=features,
     ),
     sampling=jax.tree.map(pick, new.sampling, state.sampling),
@@ -134,9 +133,9 @@ def prefill(
     finish: bool [B], rows whose prompt ends with this chunk.
   """
   ctx = context(params, state, proposer.lookahead)
-  chunk = jax.vmap(
-    lambda row, at: lax.dynamic_slice_in_dim(row, at, width)
-  )(state.history, state.cache.length)
+  chunk = jax.vmap(lambda row, at: lax.dynamic_slice_in_dim(row, at, width))(
+    state.history, state.cache.length
+  )
   out = target(params.target, chunk, state.cache, proposer.features)
   committed = state.committed
   features, carried = None, committed.features
@@ -226,5 +225,3 @@ def compile_programs(
     plain=jax.jit(plain, donate_argnums=1),
     scrub=jax.jit(scrub, donate_argnums=0),
   )
-
-

@@ -90,6 +90,7 @@ class Running:
     self.error, self._reason, self.done = error, "error", True
 
   def completion(self) -> Completion:
+    """The finished request, as its owner gets it."""
     return Completion(
       id=self.request.id,
       text="".join(self._pieces),

@@ -55,16 +55,20 @@ ARCHITECTURES = ("LlamaForCausalLM",)
 
 # Keys that do not change the result of a forward pass, or only say how the
 # checkpoint was made; everything else must be known or be refused by name.
-_HARMLESS = frozenset("""
+_HARMLESS = frozenset(
+  """
   _name_or_path architectures model_type torch_dtype dtype transformers_version
   use_cache bos_token_id eos_token_id pad_token_id unk_token_id is_llama_config
   initializer_range pretraining_tp rope_interleaved transformers.js_config
   attention_dropout hidden_dropout return_dict output_hidden_states
   output_attentions tokenizer_class finetuning_task id2label label2id
-  problem_type chunk_size_feed_forward gradient_checkpointing task_specific_params
-  resid_pdrop embd_pdrop auto_map _attn_implementation _attn_implementation_autoset
+  problem_type chunk_size_feed_forward gradient_checkpointing
+  task_specific_params
+  resid_pdrop embd_pdrop auto_map _attn_implementation
+  _attn_implementation_autoset
   max_length min_length do_sample num_beams temperature top_k top_p
-""".split())
+""".split()
+)
 
 # Key -> the only values under which our decoder computes what theirs does.
 _REQUIRED = {
@@ -106,10 +110,12 @@ def _flag(config, key, default):
   return value
 
 
-_ROPE_KEYS = frozenset("""
+_ROPE_KEYS = frozenset(
+  """
   rope_type type rope_theta factor low_freq_factor high_freq_factor
   original_max_position_embeddings
-""".split())
+""".split()
+)
 
 
 def _rope(config):
@@ -118,7 +124,10 @@ def _rope(config):
   # beside `rope_scaling`.
   parameters = config.get("rope_parameters") or {}
   scaling = config.get("rope_scaling") or {}
-  for key, value in (("rope_parameters", parameters), ("rope_scaling", scaling)):
+  for key, value in (
+    ("rope_parameters", parameters),
+    ("rope_scaling", scaling),
+  ):
     if not isinstance(value, Mapping):
       raise ValueError(f"config.json: {key} is {value!r}; it must be an object")
     for name in value:

@@ -49,6 +49,7 @@ class Decoder(nnx.Module):
       self.head = Linear(table, table_axes, dtype)
 
   def __call__(self, tokens: Array, cache: KVCache, features) -> Output:
+    """Runs it; see the class."""
     config = self.config
     positions = cache.length[:, None]
     positions = positions + jnp.arange(tokens.shape[1], dtype=jnp.int32)
@@ -97,9 +98,7 @@ class Decoder(nnx.Module):
 
     indices = jnp.arange(self.config.layers, dtype=jnp.int32)
     with jax.named_scope("layers"):
-      (x, cache, kept), _ = lax.scan(
-        body, (x, cache, kept), (indices, stacked)
-      )
+      (x, cache, kept), _ = lax.scan(body, (x, cache, kept), (indices, stacked))
     taken = dict(taken)
     for place, number in enumerate(wanted):
       taken[number] = kept[place]
@@ -128,10 +127,12 @@ class Model:
 
   @property
   def vocab_size(self) -> int:
+    """V."""
     return self.config.vocab_size
 
   @property
   def parameter_count(self) -> int:
+    """Numbers in all parameters together."""
     return sum(math.prod(shape.shape) for shape in self.shapes)
 
   def init(self, seed: int) -> Params:
@@ -149,6 +150,7 @@ class Model:
     return tuple(map(one, self.paths, self.shapes))
 
   def init_cache(self, rows: int, capacity: int) -> KVCache:
+    """An empty cache; see `KVCache.zeros`."""
     config = self.config
     return KVCache.zeros(
       layers=config.layers,
@@ -166,6 +168,7 @@ class Model:
     cache: KVCache,
     features: tuple[int, ...] = (),
   ) -> Output:
+    """Runs it; see the class."""
     state = jax.tree.unflatten(self._tree, params)
     return nnx.merge(self._graph, state)(tokens, cache, features)
 

@@ -44,19 +44,26 @@ def product(x: Array, weight: Array) -> Array:
   # As a matrix: XLA's CPU backend transposes a weight of more dimensions, all
   # of it, on every call.
   matrix = weight.reshape(-1, weight.shape[-1])
-  count = rows.shape[0]
-  if count == 1 and x.dtype == jnp.bfloat16 and jax.default_backend() == "cpu":
+
+  def multiply(rows, matrix):
+    return lax.dot_general(
+      rows,
+      matrix,
+      (((1,), (1,)), ((), ())),
+      precision=precision_of(x.dtype),
+      preferred_element_type=jnp.float32,
+    )
+
+  def twice(rows, matrix):
+    return multiply(jnp.concatenate([rows, rows]), matrix)[:1]
+
+  if rows.shape[0] == 1 and x.dtype == jnp.bfloat16:
     # XLA's CPU matrix-vector product in bfloat16 takes 10 times as long as a
     # product of two rows.
-    rows = jnp.concatenate([rows, rows])
-  out = lax.dot_general(
-    rows,
-    matrix,
-    (((1,), (1,)), ((), ())),
-    precision=precision_of(x.dtype),
-    preferred_element_type=jnp.float32,
-  )
-  return out[:count].reshape(*x.shape[:-1], *weight.shape[:-1])
+    out = lax.platform_dependent(rows, matrix, cpu=twice, default=multiply)
+  else:
+    out = multiply(rows, matrix)
+  return out.reshape(*x.shape[:-1], *weight.shape[:-1])
 
 
 class RMSNorm(nnx.Module):
@@ -67,6 +74,7 @@ class RMSNorm(nnx.Module):
     self.eps = eps
 
   def __call__(self, x: Array) -> Array:
+    """Runs it; see the class."""
     wide = x.astype(jnp.float32)
     mean = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
     normed = (wide * lax.rsqrt(mean + self.eps)).astype(x.dtype)
@@ -80,6 +88,7 @@ class Linear(nnx.Module):
     self.weight = param(shape, names, dtype, stack)
 
   def __call__(self, x: Array) -> Array:
+    """Runs it; see the class."""
     return product(x, self.weight[...]).astype(x.dtype)
 
 
@@ -145,9 +154,7 @@ def attend(q: Array, cache: KVCache, layer, positions: Array) -> Array:
   seen = jnp.broadcast_to(positions[:, None], (rows, group, width))
   seen = seen.reshape(rows, 1, group * width, 1)
   scale = 1.0 / math.sqrt(size)
-  how = dict(
-    precision=precision_of(wide), preferred_element_type=jnp.float32
-  )
+  how = dict(precision=precision_of(wide), preferred_element_type=jnp.float32)
 
   def load(stack, start):
     shape = (1, rows, kv_heads, block, size)
@@ -193,6 +200,7 @@ class Attention(nnx.Module):
     )
 
   def __call__(self, x, cache, layer, positions, cos, sin):
+    """Runs it; see the class."""
     q = rotate(self.q(x), cos, sin)
     k = rotate(self.k(x), cos, sin)
     cache = cache.write(layer, k, self.v(x))
@@ -214,6 +222,7 @@ class MLP(nnx.Module):
     self.down = Linear(wide[::-1], wide_axes[::-1], dtype, stack)
 
   def __call__(self, x: Array) -> Array:
+    """Runs it; see the class."""
     return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
 
 
@@ -228,6 +237,7 @@ class DecoderLayer(nnx.Module):
     self.mlp = MLP(config, dtype, stack)
 
   def __call__(self, x, cache, layer, positions, cos, sin):
+    """Runs it; see the class."""
     mixed, cache = self.attention(
       self.attention_norm(x), cache, layer, positions, cos, sin
     )

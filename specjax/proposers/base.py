@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from specjax.models.base import Model
 from specjax.sampling import Noise, RowSettings
 from specjax.types import Array, Block, Params, struct
 

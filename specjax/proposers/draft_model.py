@@ -44,12 +44,14 @@ class DraftModel:
   features: tuple[int, ...] = ()
 
   def init(self, rows, capacity):
+    """See `Proposer`."""
     return DraftState(
       cache=self.model.init_cache(rows, capacity),
       logits=jnp.zeros((rows, self.vocab_size), jnp.float32),
     )
 
   def ingest(self, params, state, block, ctx):
+    """See `Proposer`."""
     del ctx
     out = self.model(params, block.tokens, state.cache)
     last = jnp.maximum(block.count - 1, 0)[:, None, None]
@@ -61,6 +63,7 @@ class DraftModel:
     return DraftState(cache=out.cache.commit(block.count), logits=kept)
 
   def draft(self, params, state, ctx):
+    """See `Proposer`."""
     rows, width = ctx.last_token.shape[0], self.lookahead
     start = state.cache.length
 
@@ -102,6 +105,7 @@ class DraftModel:
     return Proposal(tokens=tokens, q=q, count=count), state, ctx.cache
 
   def promising(self, history, length):
+    """See `Proposer`."""
     del history
     return jnp.ones(length.shape, bool)
 

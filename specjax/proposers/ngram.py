@@ -73,20 +73,24 @@ class Ngram:
       )
 
   def init(self, rows, capacity):
+    """See `Proposer`."""
     del rows, capacity
     return ()
 
   def ingest(self, params, state, block, ctx):
+    """See `Proposer`."""
     del params, block, ctx  # the history is all it needs
     return state
 
   def draft(self, params, state, ctx):
+    """See `Proposer`."""
     del params
     tokens, found = self._lookup(ctx.history, ctx.length)
     count = jnp.where(found, ctx.lookahead, 0)
     return Proposal(tokens=tokens, q=None, count=count), state, ctx.cache
 
   def promising(self, history, length):
+    """See `Proposer`."""
     return self._lookup(history, length)[1]
 
   def _lookup(self, history, length):

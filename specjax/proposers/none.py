@@ -21,14 +21,17 @@ class NoProposer:
   features: tuple[int, ...] = ()
 
   def init(self, rows, capacity):
+    """See `Proposer`."""
     del rows, capacity
     return ()
 
   def ingest(self, params, state, block, ctx):
+    """See `Proposer`."""
     del params, block, ctx
     return state
 
   def draft(self, params, state, ctx):
+    """See `Proposer`."""
     del params
     rows = ctx.last_token.shape[0]
     proposal = Proposal(
@@ -39,6 +42,7 @@ class NoProposer:
     return proposal, state, ctx.cache
 
   def promising(self, history, length):
+    """See `Proposer`."""
     if self.resting is None:
       return jnp.zeros(length.shape, bool)
     return self.resting.promising(history, length)

@@ -20,6 +20,7 @@ class Rejection:
   """The token rule as a `Verifier`."""
 
   def law(self, p: Array, proposal: Proposal) -> Law:
+    """See `Verifier`."""
     width, vocab = p.shape[0] - 1, p.shape[1]
     index = jnp.arange(width + 1, dtype=jnp.int32)
     drafted = index < proposal.count
@@ -43,6 +44,7 @@ class Rejection:
     return Law(tokens=proposal.tokens, accept=accept, residual=residual)
 
   def draw(self, law: Law, noise: VerifyNoise) -> Verdict:
+    """See `Verifier`."""
     width = law.accept.shape[0]
     passed = jnp.cumprod((noise.uniform < law.accept).astype(jnp.int32))
     accepted = jnp.sum(passed, dtype=jnp.int32)

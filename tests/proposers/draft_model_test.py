@@ -94,7 +94,7 @@ def test_rule_17_a_draft_cache_left_behind_is_seen():
 
 def test_rule_17_a_real_decoder_drafting_for_itself_accepts_everything():
   """Prompts over several chunks and two attention blocks; refill."""
-  folder = GOLDENS / "llama_untied"
+  folder = GOLDENS / "llama_tied"
   config = config_lib.from_hugging_face(hf.read_config(folder))
   model = decoder.build(config)
   params = hf.load_params(folder, model)

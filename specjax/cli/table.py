@@ -1,0 +1,112 @@
+"""A table of settings becomes a command's flags and its help.
+
+A command keeps its settings in a dataclass whose fields are made by `setting`.
+Flags are parsed into an object of their own: absl's global flags hold those of
+every library that was imported, and their errors span several lines.
+"""
+
+import dataclasses
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from specjax.cli import command
+
+_HELP = {"--help", "-help", "--helpshort", "--helpfull", "-h"}
+
+
+def setting(default: Any, kind: str, help: str, choices: Sequence[str] = ()):
+  """A field with what a flag needs.
+
+  Args:
+    default: the value where neither flag nor config sets one.
+    kind: "string", "integer", "number", "switch", "choice" or "texts" (a
+      string that may be given several times).
+    help: what it is, in words that follow its name.
+    choices: the values of a "choice".
+  """
+  metadata = {"kind": kind, "help": help, "choices": tuple(choices)}
+  return dataclasses.field(default=default, metadata=metadata)
+
+
+def fields_of(settings: type) -> Mapping[str, dataclasses.Field]:
+  """A dataclass's fields by name."""
+  return {field.name: field for field in dataclasses.fields(settings)}
+
+
+def asks_for_help(argv: Sequence[str]) -> bool:
+  """Whether a command line, program name first, has --help or its like."""
+  return bool(_HELP & set(argv[1:]))
+
+
+def define(
+  fields: Mapping[str, dataclasses.Field], values: flags.FlagValues
+) -> None:
+  """Makes a flag of each field; without a default, to see what is given."""
+  for name, field in fields.items():
+    help = field.metadata["help"]
+    match field.metadata["kind"]:
+      case "string":
+        flags.DEFINE_string(name, None, help, flag_values=values)
+      case "integer":
+        flags.DEFINE_integer(name, None, help, flag_values=values)
+      case "number":
+        flags.DEFINE_float(name, None, help, flag_values=values)
+      case "switch":
+        flags.DEFINE_bool(name, None, help, flag_values=values)
+      case "texts":
+        flags.DEFINE_multi_string(name, None, help, flag_values=values)
+      case "choice":
+        choices = field.metadata["choices"]
+        flags.DEFINE_enum(name, None, choices, help, flag_values=values)
+
+
+def read(
+  values: flags.FlagValues, argv: Sequence[str], *, instead: str
+) -> dict[str, Any]:
+  """Parses a command line; gives the values of the flags that are on it.
+
+  Args:
+    values: with the flags defined.
+    argv: the command line, program name first.
+    instead: what to do instead of giving a word that is no flag.
+
+  Raises:
+    UsageError: a flag is unknown or not of its type, or a word is no flag.
+  """
+  try:
+    rest = values(list(argv))
+  except flags.Error as error:
+    raise command.UsageError(last_line(error)) from None
+  if rest[1:]:
+    raise command.UsageError(f"{rest[1]!r} is no flag; {instead}")
+  return {name: values[name].value for name in values if values[name].present}
+
+
+def flag_help(fields: Iterable[dataclasses.Field]) -> list[str]:
+  """Lines that say of each flag its default and what it is."""
+  lines = []
+  for field in fields:
+    kind, choices = field.metadata["kind"], field.metadata["choices"]
+    value = (
+      "" if kind == "switch" else "=" + ("|".join(choices) or kind.upper())
+    )
+    default = "" if field.default in (None, (), False) else field.default
+    lines.append(
+      f"  --{field.name}{value}" + (f"  (default {default})" if default else "")
+    )
+    lines += textwrap.wrap(
+      field.metadata["help"],
+      width=76,
+      initial_indent="      ",
+      subsequent_indent="      ",
+    )
+  return lines
+
+
+def last_line(error: BaseException) -> str:
+  """An error in one line: absl and Python put what matters last."""
+  lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+  return lines[-1] if lines else type(error).__name__
