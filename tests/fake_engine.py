@@ -17,11 +17,12 @@ class Engine:
   """Answers a prompt with itself, reversed, two tokens a step.
 
   A prompt of "fail" ends in an error. `before_step` is called before each
-  step of a row with the number of rows finished so far.
+  step with the number of rows finished so far.
   """
 
-  def __init__(self, before_step=lambda finished: None):
+  def __init__(self, before_step=lambda finished: None, slots=1):
     self.before_step = before_step
+    self.slots = slots
     self.requests = []
     self.finished = 0
     self.closed = False
@@ -30,27 +31,44 @@ class Engine:
     pass
 
   def run(self, requests):
+    pending = iter(requests)
+    running = []
     try:
-      for request in requests:
-        self.requests.append(request)
-        yield from self._answer(request)
+      while True:
+        while len(running) < self.slots:
+          request = next(pending, None)
+          if request is None:
+            break
+          self.requests.append(request)
+          running.append(self._answer(request))
+        if not running:
+          return
+        self.before_step(self.finished)
+        for row in list(running):
+          for event in next(row):
+            if isinstance(event, request_lib.Completion):
+              running.remove(row)
+              self.finished += 1
+            yield event
     finally:
       self.closed = True
 
   def _answer(self, request):
+    """The events of a row, step by step."""
     answer = request.prompt[::-1][: request.max_new_tokens]
     failed = request.prompt == tuple(map(ord, "fail"))
     if failed:
       answer = ()
     steps = 0
+    events = []
     for start in range(0, len(answer), 2):
-      self.before_step(self.finished)
+      if events:
+        yield events
       block = answer[start : start + 2]
       steps += 1
       text = "".join(map(chr, block))
-      yield request_lib.Chunk(id=request.id, text=text, token_ids=block)
-    self.finished += 1
-    yield request_lib.Completion(
+      events = [request_lib.Chunk(id=request.id, text=text, token_ids=block)]
+    done = request_lib.Completion(
       id=request.id,
       text="".join(map(chr, answer)),
       token_ids=answer,
@@ -65,3 +83,4 @@ class Engine:
       token_times_s=tuple(0.01 * i for i in range(len(answer))),
       error="a NaN" if failed else None,
     )
+    yield [*events, done]

@@ -57,8 +57,7 @@ def convert(
     Others as specjax.checkpoints.gguf.read.
   """
   # jax takes a second to import: wrong command lines fail before it.
-  import ml_dtypes
-  import numpy as np
+  import jax.numpy as jnp
   import tqdm
 
   from specjax.checkpoints import gguf, hf
@@ -77,7 +76,7 @@ def convert(
     {tensor.name: tensor.shape for tensor in checkpoint.tensors},
     ((tensor.name, tensor.read()) for tensor in bar),
     config=checkpoint.config,
-    dtype=np.dtype(getattr(ml_dtypes, dtype, dtype)),
+    dtype=jnp.dtype(dtype),
   )
   (folder / "tokenizer.json").write_text(checkpoint.tokenizer, encoding="utf-8")
   hf.write_json(folder / "tokenizer_config.json", checkpoint.tokenizer_config)

@@ -49,7 +49,8 @@ def run(
 
   Rows are encoded as slots fall free. A row that fails is written as an error
   row and the run goes on. The first SIGINT ends the run after the step that is
-  under way, keeping what is finished; a second one ends it on the spot.
+  under way, keeping every row that finishes in it; a second one ends it on the
+  spot.
 
   Args:
     engine: an object with `run(requests)`, as `engine.loop.Engine`.
@@ -91,18 +92,23 @@ def run(
         yield request
 
     tokens = 0
+    heard: set[str] = set()  # Rows that have spoken in this step.
     start = time.perf_counter()
     events = engine.run(pending())
     with contextlib.closing(events):
       for event in events:
         if isinstance(event, request_lib.Completion):
           finish(event, lines.pop(event.id))
-        else:
-          tokens += len(event.token_ids)
-          rate = tokens / (time.perf_counter() - start)
-          bar.set_postfix_str(f"{rate:.1f} tok/s", refresh=False)
-        if interrupted():
-          break
+          continue
+        # A row speaks once a step: whoever speaks again begins the next one.
+        if event.id in heard:
+          if interrupted():
+            break
+          heard.clear()
+        heard.add(event.id)
+        tokens += len(event.token_ids)
+        rate = tokens / (time.perf_counter() - start)
+        bar.set_postfix_str(f"{rate:.1f} tok/s", refresh=False)
     wall_s = time.perf_counter() - start
   return Result(
     completions=completions,

@@ -9,6 +9,7 @@ import types
 import pytest
 
 import specjax
+from specjax import compilation_cache
 from specjax.cli import generate
 from tests import fake_engine
 
@@ -28,8 +29,17 @@ def api(monkeypatch):
     fake.engine = fake_engine.Engine()
     return fake.engine
 
+  def put(*cache):
+    fake.cache = cache
+
   fake = types.ModuleType("specjax.api")
   fake.load, fake.Engine, fake.loaded = load, engine, {}
+  fake.cache = None
+  # It belongs to the process, and so to all other tests too.
+  monkeypatch.setattr(
+    compilation_cache, "enable", lambda folder=None: put("enable", folder)
+  )
+  monkeypatch.setattr(compilation_cache, "disable", lambda: put("disable"))
   monkeypatch.setitem(sys.modules, "specjax.api", fake)
   monkeypatch.setattr(specjax, "api", fake, raising=False)
   return fake
@@ -66,6 +76,19 @@ def test_settings_reach_the_engine_and_the_request(api):
   assert request.sampling.top_p == 0.9
   assert api.options["seed"] == 3  # Each row folds its id into it.
   assert (request.max_new_tokens, request.stop) == (2, ("x",))
+
+
+@pytest.mark.parametrize(
+  "flags, cache",
+  [
+    ((), ("enable", None)),
+    (("--compilation_cache=folder",), ("enable", "folder")),
+    (("--compilation_cache=off",), ("disable",)),
+  ],
+)
+def test_compiled_programs_are_kept_unless_off(api, flags, cache):
+  assert run("--model=m", "--prompt=abc", *flags) == 0
+  assert api.cache == cache
 
 
 def test_a_file_of_prompts(api, capsys, tmp_path):
@@ -147,8 +170,12 @@ def test_ctrl_c_ends_with_what_is_done(tmp_path):
     from specjax.cli import generate
     import specjax
 
+    steps = 0
+
     def before_step(finished):
-      if finished == 2:
+      global steps
+      steps += 1
+      if steps == 3:
         print("two done", flush=True)
         time.sleep(1)  # The step goes on to its end, then the run ends.
 
@@ -162,11 +189,12 @@ def test_ctrl_c_ends_with_what_is_done(tmp_path):
 
     sys.modules["specjax.api"] = specjax.api = Api("specjax.api")
     sys.exit(generate.main([
-      "specjax-generate", "--model=m",
+      "specjax-generate", "--model=m", "--compilation_cache=off",
       "--prompts={tmp_path}/in.jsonl", "--output={tmp_path}/out.jsonl",
     ]))
   """
-  rows = "".join(f'{{"prompt": "{2 * c}"}}\n' for c in "abcd")
+  prompts = ("aa", "bb", "cccc", "dd")
+  rows = "".join(f'{{"prompt": "{prompt}"}}\n' for prompt in prompts)
   (tmp_path / "in.jsonl").write_text(rows)
   with subprocess.Popen(
     [sys.executable, "-c", textwrap.dedent(program)],

@@ -118,6 +118,7 @@ def test_the_config_is_locked(config):
     ((*FILE, "--slots=0"), "--slots=0"),
     ((*BASE, "--proposer=ngram", "--ngram_min=5"), "--ngram_max=4"),
     ((*BASE, "--stop="), "--stop= is empty"),
+    ((*BASE, "--compilation_cache="), "--compilation_cache= is empty"),
   ],
 )
 def test_what_cannot_be_is_refused_by_name(flags, words):

@@ -88,12 +88,19 @@ def test_rows_are_written_while_the_run_goes_on_and_encoded_lazily(tmp_path):
   assert seen == [(0, 1), (1, 2), (2, 3)]
 
 
-def test_interrupted_ends_cleanly_with_what_is_done(tmp_path, capsys):
+def interrupt_at(step):
+  """A `before_step` that interrupts once, as that step begins."""
+  steps = iter(range(1000))
+
   def before_step(finished):
-    if finished == 2:
+    if next(steps) == step:
       os.kill(os.getpid(), signal.SIGINT)
 
-  engine = fake_engine.Engine(before_step)
+  return before_step
+
+
+def test_interrupted_ends_cleanly_with_what_is_done(tmp_path, capsys):
+  engine = fake_engine.Engine(interrupt_at(2))
   before = signal.getsignal(signal.SIGINT)
   result, written = job(tmp_path, rows_of("ab", "cd", "efgh", "ij"), engine)
   assert result.interrupted
@@ -102,6 +109,23 @@ def test_interrupted_ends_cleanly_with_what_is_done(tmp_path, capsys):
   assert engine.closed
   assert signal.getsignal(signal.SIGINT) is before
   assert "interrupt again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("first", ["ab", "abcdef"])
+def test_interrupted_keeps_every_row_that_finishes_in_that_step(
+  tmp_path, first
+):
+  """Rows of two, six and two tokens beside each other: two end in step 0."""
+  engine = fake_engine.Engine(interrupt_at(0), slots=4)
+  rows = rows_of(first, "cd", "efghij", "kl", "mn")
+  result, written = job(tmp_path, rows, engine)
+  expected = ["r1", "r2", "r4"] if first == "ab" else ["r2", "r4"]
+  assert [row["id"] for row in written] == expected
+  assert len(result.completions) == len(expected)
+  assert result.interrupted
+  assert engine.closed
+  # None is begun after it, and what the long rows say later is left out.
+  assert [request.id for request in engine.requests] == ["r1", "r2", "r3", "r4"]
 
 
 def test_interrupted_twice_ends_on_the_spot(tmp_path):

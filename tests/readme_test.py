@@ -1,0 +1,89 @@
+"""What the README shows runs, and the tests it names are there."""
+
+import ast
+import pathlib
+import re
+import shlex
+
+from specjax.checkpoints import hf
+from specjax.cli import checks, convert, settings
+from specjax.models import config as config_lib
+from specjax.models import decoder
+from tests.text import tokenizers_made
+
+ROOT = pathlib.Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+  """The fenced blocks of a language ("" for none)."""
+  found = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)
+  return [block for name, block in found if name == language]
+
+
+def commands(program):
+  """Every command line of `program`, program name first."""
+  lines = "\n".join(blocks("")).replace("\\\n", " ").splitlines()
+  calls = [line for line in lines if line.startswith(f"{program} ")]
+  return [shlex.split(call, comments=True) for call in calls]
+
+
+def checkpoint(folder):
+  """A tiny model whose tokenizer has a token for every byte."""
+  config = dict(
+    architectures=["LlamaForCausalLM"],
+    vocab_size=262,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    max_position_embeddings=512,
+    tie_word_embeddings=True,
+  )
+  model = decoder.build(config_lib.from_hugging_face(config))
+  hf.save_params(folder, model, model.init(0), config=config)
+  tokenizers_made.folder(
+    folder,
+    tokenizers_made.byte_level(),
+    tokenizer_config__json={"eos_token": tokenizers_made.EOS},
+  )
+
+
+def test_the_python_example_runs_as_written(tmp_path, monkeypatch, capsys):
+  (example,) = blocks("python")
+  checkpoint(tmp_path / ".cache" / "smollm2")
+  monkeypatch.chdir(tmp_path)
+  exec(compile(example, "README.md", "exec"), {})
+  assert capsys.readouterr().out.count(" of ") >= 2
+
+
+def test_the_commands_are_accepted(monkeypatch):
+  monkeypatch.chdir(ROOT)
+  generate = commands("specjax-generate")
+  assert len(generate) >= 2
+  for words in generate:
+    checks.check(settings.parse(words))
+  (words,) = commands("specjax-convert")
+  assert convert.parse(words).gguf == "model.gguf"
+
+
+def test_flags_named_in_the_text_exist():
+  named = set(re.findall(r"`--(\w+)", README)) - {"help", "config"}
+  known = {*settings.FIELDS, *convert.FIELDS}
+  assert named and named <= known, named - known
+
+
+def test_the_evidence_named_is_there():
+  named = re.findall(r"`(tests/\S+?\.py)::(\w+)`", README)
+  assert len(named) >= 5
+  for path, name in named:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    assert name in {
+      node.name for node in tree.body if isinstance(node, ast.FunctionDef)
+    }, f"{path} has no {name}"
+
+
+def test_files_named_in_the_text_exist():
+  named = re.findall(r"`([\w./]+/[\w.]+\.(?:py|ipynb|jsonl))`", README)
+  missing = [name for name in named if not (ROOT / name).exists()]
+  assert named and not missing
