@@ -5,19 +5,24 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 MODEL := .cache/smollm2
 
-.PHONY: install demo model test test-long lint format clean
+.PHONY: install demo speed model test test-long lint format clean
 
 install: $(VENV)/.installed
 
 demo: $(VENV)/.installed
 	$(BIN)/python demo/run.py
 
+# What speculation gains on prompts that repeat their input, in both dtypes.
+speed: $(VENV)/.installed
+	$(BIN)/python demo/speed.py --dtype=bfloat16
+	$(BIN)/python demo/speed.py --dtype=float32
+
 # SmolLM2-135M as a Hugging Face folder, for the demo and for the tests.
 model: $(VENV)/.installed
 	$(BIN)/python demo/smollm2.py $(MODEL)
 
 test: $(VENV)/.tested model
-	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist=loadfile $(PYTEST_ARGS)
 
 test-long: $(VENV)/.tested model
 	$(BIN)/python -m pytest -q -m long $(PYTEST_ARGS)

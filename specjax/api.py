@@ -25,6 +25,11 @@ DTYPES = ("float32", "bfloat16")
 PROPOSERS = ("none", "ngram", "draft_model")
 DEFAULT_CAPACITY = 2048
 
+# Good lookaheads for "ngram" on CPU, where they matter most: a bfloat16 product
+# costs by threes of rows, a float32 one nearly the same up to 16 rows
+# (measured: demo/speed.py).
+NGRAM_LOOKAHEAD = {"float32": 10, "bfloat16": 5}
+
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:

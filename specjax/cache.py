@@ -113,11 +113,19 @@ class KVCache:
     `dynamic_update_slice` clamps a block that would run past the end and so
     corrupts earlier slots: the owner keeps headroom for the widest pass.
 
+    A value that is not finite is kept as zeros under a key of NaN. A mask
+    hides a key's score, whatever it is, but not a value: 0 x NaN is NaN, in
+    this request and in the next one of the slot. Whoever may see the position
+    still gets NaN.
+
     Args:
       layer: layer index, static or traced.
       k: [B, T, K, H] keys.
       v: [B, T, K, H] values.
     """
+    good = jnp.all(jnp.isfinite(v), axis=-1, keepdims=True)
+    k = jnp.where(good, k, jnp.array(jnp.nan, k.dtype))
+    v = jnp.where(good, v, jnp.zeros((), v.dtype))
 
     def put(stack, block):
       block = pack(block.swapaxes(1, 2), stack.dtype)  # B K T H
@@ -180,26 +188,20 @@ def put_row(tree, row, sub):
   return jax.tree.map(put, tree, sub, is_leaf=_is_cache)
 
 
-def reset_rows(tree, rows: Array, *, entries: bool = False):
+def reset_rows(tree, rows: Array):
   """Empties rows for new requests.
 
   Args:
     tree: a state tree, as for `take_row`.
-    rows: bool [B], the rows to empty.
-    entries: static; whether a KVCache's entries are zeroed too. Else only its
-      lengths are: old entries are masked.
+    rows: bool [B], the rows to empty. Of a KVCache only the length is set to
+      0: old entries are masked.
   """
 
-  def clear(leaf, axis=0):
-    shape = [1] * leaf.ndim
-    shape[axis] = rows.shape[0]
-    return jnp.where(rows.reshape(shape), jnp.zeros((), leaf.dtype), leaf)
+  def clear(leaf):
+    mask = rows.reshape(-1, *[1] * (leaf.ndim - 1))
+    return jnp.where(mask, jnp.zeros((), leaf.dtype), leaf)
 
   def reset(node):
-    if not _is_cache(node):
-      return clear(node)
-    if entries:
-      node = dataclasses.replace(node, k=clear(node.k, 1), v=clear(node.v, 1))
-    return node.at(clear(node.length))
+    return node.at(clear(node.length)) if _is_cache(node) else clear(node)
 
   return jax.tree.map(reset, tree, is_leaf=_is_cache)

@@ -52,7 +52,6 @@ def drafter(kind: str, params):
 
 _compile = programs.compile_programs
 _admit = jax.jit(programs.admit, donate_argnums=0)
-_scrub = jax.jit(programs.scrub, donate_argnums=0)
 
 
 @functools.cache
@@ -60,8 +59,8 @@ def _programs(target, proposer, verifier, *, widths, whole_batch):
   made = _compile(
     target, proposer, verifier, widths=widths, whole_batch=whole_batch
   )
-  # These know nothing of a proposer but the shape of its state.
-  made = dataclasses.replace(made, admit=_admit, scrub=_scrub)
+  # It knows nothing of a proposer but the shape of its state.
+  made = dataclasses.replace(made, admit=_admit)
   if whole_batch:  # Only the prefill is another.
     base = _programs(
       target, proposer, verifier, widths=widths, whole_batch=False

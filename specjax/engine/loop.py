@@ -1,5 +1,6 @@
 """Continuous batching: slots are filled, stepped, read and filled again."""
 
+import functools
 from collections.abc import Iterable, Iterator
 
 import jax
@@ -85,7 +86,8 @@ class Engine:
     self._params = StepParams(target=target_params, proposer=proposer_params)
     # A pass may start at any length up to the capacity: see KVCache.write.
     headroom = max(proposer.lookahead + 1, *self._widths)
-    self._state = programs_lib.initial_state(
+    self._idle_state = functools.partial(
+      programs_lib.initial_state,
       target,
       target_params,
       proposer,
@@ -93,6 +95,7 @@ class Engine:
       capacity=capacity + headroom,
       stop_ids=tuple(sorted(self._stop_ids)),
     )
+    self._state = self._idle_state()
     self._history_size = self._state.history.shape[1]
     self._programs = programs_lib.compile_programs(
       target,
@@ -111,7 +114,6 @@ class Engine:
     nobody = np.zeros((self.slots,), bool)
     for width in self._widths:
       self._fill(width, {0: 0}, finish=nobody)
-    self._state = self._programs.scrub(self._state, nobody)
     for speculate in (False, True) if self.lookahead else (False,):
       self._step(speculate)
     jax.block_until_ready(self._state.active)
@@ -139,6 +141,10 @@ class Engine:
         slot for slot, row in enumerate(self._running) if row is not None
       }
       self._running = [None] * self.slots
+      if any(leaf.is_deleted() for leaf in jax.tree.leaves(self._state)):
+        # Interrupted inside a step: what it was given is gone, and what it
+        # would have given never came.
+        self._state = self._idle_state()
       self._admit({})
       self._busy = False
 
@@ -330,7 +336,6 @@ class Engine:
             f"{len(row.request.prompt)} prompt tokens and "
             f"{row.emitted} of output"
           )
-          self._scrub(slot)
         elif count[slot]:
           tokens = emitted.tokens[slot, : count[slot]].tolist()
           yield row.take(tokens, drafted[slot], accepted[slot])
@@ -339,8 +344,3 @@ class Engine:
           self._running[slot] = None
           self._released.add(slot)
           yield row.completion()
-
-  def _scrub(self, slot: int) -> None:
-    rows = np.zeros((self.slots,), bool)
-    rows[slot] = True
-    self._state = self._programs.scrub(self._state, rows)

@@ -175,15 +175,6 @@ def prefill_row(
   return dataclasses.replace(put_row(rows, row, one), stop_ids=shared)
 
 
-def scrub(state: State, rows: Array) -> State:
-  """Zeroes the caches of rows that failed.
-
-  A masked number never matters, but a masked NaN does: 0 x NaN is NaN.
-  """
-  cache, draft = reset_rows((state.cache, state.draft), rows, entries=True)
-  return dataclasses.replace(state, cache=cache, draft=draft)
-
-
 @dataclasses.dataclass(frozen=True)
 class Programs:
   """Every program of one engine, jitted, with the state donated.
@@ -192,14 +183,12 @@ class Programs:
     admit: (state, Admission) -> state.
     prefill: width -> (params, state, [row,] count, finish) -> state.
     speculate, plain: (params, state) -> (state, Emitted).
-    scrub: (state, rows) -> state.
   """
 
   admit: Any
   prefill: dict[int, Any]
   speculate: Any
   plain: Any
-  scrub: Any
 
 
 def compile_programs(
@@ -223,5 +212,4 @@ def compile_programs(
       propose_verify(target, proposer, verifier), donate_argnums=1
     ),
     plain=jax.jit(plain, donate_argnums=1),
-    scrub=jax.jit(scrub, donate_argnums=0),
   )

@@ -43,7 +43,9 @@ class SamplingParams:
 
   def __post_init__(self):
     t = self.temperature
-    _check(_is_number(t) and t >= 0, "temperature", t, "give a number >= 0")
+    # Beyond, a float32 temperature would be infinite.
+    good = _is_number(t) and 0 <= t <= 1e30
+    _check(good, "temperature", t, "give a number >= 0 (and <= 1e30)")
     k = self.top_k
     _check(
       _is_int(k) and 0 <= k < 2**31, "top_k", k, "give a whole number >= 0"
@@ -95,6 +97,14 @@ class Request:
   lookahead: int | None = None
 
   def __post_init__(self):
+    for token in self.prompt:
+      # numpy's integers are fine; a float would be cut silently.
+      _check(
+        hasattr(token, "__index__") and not isinstance(token, bool),
+        "prompt token",
+        token,
+        "give whole numbers",
+      )
     n = self.max_new_tokens
     _check(
       _is_int(n) and n >= 1, "max_new_tokens", n, "give a whole number >= 1"

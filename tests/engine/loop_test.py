@@ -254,3 +254,28 @@ def test_rows_long_and_short_share_chunks_and_slots():
     done = engines.complete(engine, rows)
     for row in rows:
       assert done[row.id].token_ids == expected(row.prompt, 7)
+
+
+def test_an_engine_interrupted_inside_a_step_goes_on_with_the_next_run():
+  """Ctrl-C in a notebook may land after the state was given away."""
+  engine = engines.make("sampled", PARAMS)
+  rows = [request((1, 2, 3), str(index)) for index in range(3)]
+  expected = engines.complete(engine, rows)
+  step = engine._step
+
+  def interrupted(speculate):
+    step(speculate)  # ... whose result is lost
+    engine._state = before
+    raise KeyboardInterrupt
+
+  events = engine.run(rows)
+  next(events)
+  before = engine._state
+  engine._step = interrupted
+  with pytest.raises(KeyboardInterrupt):
+    list(events)
+  engine._step = step
+  assert engines.complete(engine, rows) is not None
+  again = engines.complete(engine, rows)
+  for name, row in expected.items():
+    assert again[name].token_ids == row.token_ids

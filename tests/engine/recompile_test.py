@@ -105,7 +105,7 @@ def test_rule_27_no_request_compiles_anything_after_warm_up(whole):
     events.close()
     engines.complete(engine, mixed(5))
     engine.warmup()
-    # Rows that fail are scrubbed.
+    # Also where every row fails.
     engine._params = dataclasses.replace(engine._params, target=nan)
     failed = engines.complete(engine, mixed(8))
   assert not found
