@@ -18,6 +18,6 @@ def get_config() -> ml_collections.ConfigDict:
   config.capacity = 512
   config.chat = True
   config.proposer = "ngram"
-  config.lookahead = 4
+  config.lookahead = 5
   config.max_new_tokens = 128
   return config

@@ -25,10 +25,7 @@ DTYPES = ("float32", "bfloat16")
 PROPOSERS = ("none", "ngram", "draft_model")
 DEFAULT_CAPACITY = 2048
 
-# Good lookaheads for "ngram" on CPU, where they matter most: a bfloat16 product
-# costs by threes of rows, a float32 one nearly the same up to 16 rows
-# (measured: demo/speed.py).
-NGRAM_LOOKAHEAD = {"float32": 10, "bfloat16": 5}
+DEFAULT_LOOKAHEAD = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +82,12 @@ def _proposer(
   kind: str | Proposer,
   target: Pretrained,
   draft: Pretrained | None,
-  lookahead: int,
+  lookahead: int | None,
   ngram: Mapping[str, int],
 ) -> tuple[Proposer, Any]:
   """The proposer and what its parameters will be read from."""
   if not isinstance(kind, str):
-    if draft is not None or ngram:
+    if draft is not None or ngram or lookahead is not None:
       raise ValueError(
         f"the proposer {kind!r} takes no draft and no n-gram sizes; make it "
         "with what it needs"
@@ -106,7 +103,14 @@ def _proposer(
   if ngram and kind != "ngram":
     raise ValueError(f"proposer {kind!r} takes no n-gram sizes, only 'ngram'")
   if kind == "none":
+    if lookahead is not None:
+      raise ValueError(
+        f"lookahead is {lookahead}, but proposer 'none' drafts nothing; leave "
+        "it out or choose a proposer"
+      )
     return NoProposer(), None
+  if lookahead is None:
+    lookahead = DEFAULT_LOOKAHEAD
   if lookahead < 1:
     raise ValueError(
       f"lookahead is {lookahead}; give >= 1, or proposer='none' to decode "
@@ -143,7 +147,7 @@ class Engine:
     *,
     proposer: str | Proposer = "none",
     draft: Pretrained | None = None,
-    lookahead: int = 4,
+    lookahead: int | None = None,
     slots: int = 1,
     capacity: int | None = None,
     seed: int = 0,
@@ -158,7 +162,7 @@ class Engine:
       proposer: "none", "ngram", "draft_model", or a `Proposer` that needs no
         parameters.
       draft: the draft model's checkpoint, for "draft_model".
-      lookahead: C, drafts per step.
+      lookahead: C, drafts per step; 4 unless given.
       slots: B, requests that run at once.
       capacity: most tokens of prompt and output; by default the model's
         context, at most 2048.

@@ -128,6 +128,7 @@ def test_rule_26_vocabularies_padded_to_different_sizes_work(engine):
     (dict(proposer="draft_model"), "'draft_model' needs a draft"),
     (dict(proposer="ngram", draft=True), "'ngram' takes no draft"),
     (dict(draft=True), "'none' takes no draft"),
+    (dict(lookahead=8), "proposer 'none' drafts nothing"),
     (dict(ngram_min=2), "'none' takes no n-gram sizes"),
     (
       dict(proposer="draft_model", draft=True, ngram_max=3),

@@ -118,7 +118,7 @@ def _engine(s: settings_lib.Settings):
     target,
     proposer=s.proposer,
     draft=draft,
-    lookahead=s.lookahead,
+    lookahead=None if s.proposer == "none" else s.lookahead,
     slots=s.slots,
     capacity=s.capacity,
     seed=s.seed or 0,
