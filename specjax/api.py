@@ -19,10 +19,12 @@ from specjax.proposers.draft_model import DraftModel
 from specjax.proposers.ngram import Ngram
 from specjax.proposers.none import NoProposer
 from specjax.types import Params
+from specjax.verifiers.block import Block
 from specjax.verifiers.rejection import Rejection
 
 DTYPES = ("float32", "bfloat16")
 PROPOSERS = ("none", "ngram", "draft_model")
+VERIFIERS = {"token": Rejection(), "block": Block()}
 DEFAULT_CAPACITY = 2048
 
 DEFAULT_LOOKAHEAD = 4
@@ -148,6 +150,7 @@ class Engine:
     proposer: str | Proposer = "none",
     draft: Pretrained | None = None,
     lookahead: int | None = None,
+    verifier: str = "token",
     slots: int = 1,
     capacity: int | None = None,
     seed: int = 0,
@@ -163,6 +166,8 @@ class Engine:
         parameters.
       draft: the draft model's checkpoint, for "draft_model".
       lookahead: C, drafts per step; 4 unless given.
+      verifier: "token" (accept token by token) or "block" (keeps at least as
+        many when sampling); both are exact.
       slots: B, requests that run at once.
       capacity: most tokens of prompt and output; by default the model's
         context, at most 2048.
@@ -173,6 +178,10 @@ class Engine:
     Raises:
       ValueError: names the argument, its value and the fix.
     """
+    if verifier not in VERIFIERS:
+      raise ValueError(
+        f"verifier is {verifier!r}; give one of {', '.join(VERIFIERS)}"
+      )
     limit = target.model.config.max_position
     if draft is not None:
       limit = min(limit, draft.model.config.max_position)
@@ -191,7 +200,7 @@ class Engine:
       target.params,
       made,
       source.params if source is not None else (),
-      verifier=Rejection(),
+      verifier=VERIFIERS[verifier],
       slots=slots,
       capacity=capacity,
       tokenizer=target.tokenizer,

@@ -129,6 +129,7 @@ def test_rule_26_vocabularies_padded_to_different_sizes_work(engine):
     (dict(proposer="ngram", draft=True), "'ngram' takes no draft"),
     (dict(draft=True), "'none' takes no draft"),
     (dict(lookahead=8), "proposer 'none' drafts nothing"),
+    (dict(verifier="best"), "verifier is 'best'; give one of token, block"),
     (dict(ngram_min=2), "'none' takes no n-gram sizes"),
     (
       dict(proposer="draft_model", draft=True, ngram_max=3),

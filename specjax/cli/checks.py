@@ -119,6 +119,7 @@ def _check_idle(
   proposer = f"with --proposer={s.proposer}"
   idle: Mapping[str, tuple[bool, str]] = {
     "lookahead": (s.proposer == "none", proposer),
+    "verifier": (s.proposer == "none", proposer),
     "ngram_min": (s.proposer != "ngram", proposer),
     "ngram_max": (s.proposer != "ngram", proposer),
     "draft_model": (s.proposer != "draft_model", proposer),

@@ -119,6 +119,7 @@ def _engine(s: settings_lib.Settings):
     proposer=s.proposer,
     draft=draft,
     lookahead=None if s.proposer == "none" else s.lookahead,
+    verifier=s.verifier,
     slots=s.slots,
     capacity=s.capacity,
     seed=s.seed or 0,

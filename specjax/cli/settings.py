@@ -41,6 +41,13 @@ class Settings:
   ngram_max: int = table.setting(
     4, "integer", "longest run of tokens that ngram looks up; it wins"
   )
+  verifier: str = table.setting(
+    "token",
+    "choice",
+    "how drafts are checked: token by token, or a block at once (keeps more"
+    " when sampling); both are exact",
+    ("token", "block"),
+  )
   temperature: float = table.setting(
     0.0, "number", "0 takes the likeliest token, 1 draws from the model as is"
   )

@@ -6,6 +6,9 @@ algorithm's exactness, so tests enumerate it; `draw` only compares and draws.
 
 from typing import Protocol
 
+import jax.numpy as jnp
+
+from specjax import sampling
 from specjax.proposers.base import Proposal
 from specjax.types import Array, struct
 
@@ -16,8 +19,9 @@ class Law:
 
   Attributes:
     tokens: int32 [C], the drafted tokens.
-    accept: [C], probability of accepting each token once it is reached; 0 at
-      and after the row's own count.
+    accept: [C], with which probability each place passes; what that means is
+      the rule's (the token rule: the token is accepted once it is reached). 0
+      at and after the row's own count.
     residual: [C + 1, V], the law of the token emitted after each number of
       accepted ones; after the row's own count it is the target's (the bonus).
   """
@@ -61,3 +65,43 @@ class Verifier(Protocol):
 
   def draw(self, law: Law, noise: VerifyNoise) -> Verdict:
     """Draws what the row emits."""
+
+
+def gather_drafted(
+  p: Array, proposal: Proposal
+) -> tuple[Array, Array, Array, Array]:
+  """What every rule asks of a row's proposal.
+
+  Returns:
+    Which positions were drafted (bool [C + 1]), q at every position ([C + 1,
+    V]; 0 beyond the row's own count, where there is no draft to subtract), and
+    p and q of each drafted token ([C]).
+  """
+  width, vocab = p.shape[0] - 1, p.shape[1]
+  drafted = jnp.arange(width + 1, dtype=jnp.int32) < proposal.count
+  q = jnp.pad(proposal.law(vocab).astype(p.dtype), ((0, 1), (0, 0)))
+  q = jnp.where(drafted[:, None], q, 0)
+  at = proposal.tokens[:, None]
+  p_token = jnp.take_along_axis(p[:width], at, axis=1)[:, 0]
+  q_token = jnp.take_along_axis(q[:width], at, axis=1)[:, 0]
+  return drafted, q, p_token, q_token
+
+
+def normalize_or(left: Array, p: Array) -> Array:
+  """Residuals [C + 1, V] as laws; p itself where nothing is left.
+
+  Nothing is left where p = q: no stop happens there, except by rounding, where
+  p is the best answer.
+  """
+  total = jnp.sum(left, axis=1, keepdims=True)
+  return jnp.where(total > 0, left / jnp.where(total > 0, total, 1), p)
+
+
+def emit(law: Law, accepted: Array, noise: VerifyNoise) -> Verdict:
+  """The first `accepted` drafted tokens and one drawn from the residual."""
+  width = law.accept.shape[0]
+  token = sampling.race(law.residual[accepted], noise.exponential)
+  index = jnp.arange(width + 1, dtype=jnp.int32)
+  tokens = jnp.where(index < accepted, jnp.pad(law.tokens, (0, 1)), 0)
+  tokens = jnp.where(index == accepted, token, tokens)
+  return Verdict(tokens=tokens, count=accepted + 1)

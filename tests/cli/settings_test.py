@@ -130,6 +130,7 @@ def test_what_cannot_be_is_refused_by_name(flags, words):
   "flags, words",
   [
     ((*BASE, "--lookahead=4"), "--lookahead=4 does nothing"),
+    ((*BASE, "--verifier=block"), "--verifier=block does nothing"),
     ((*BASE, "--ngram_min=1"), "--ngram_min=1 does nothing"),
     ((*BASE, "--draft_model=d"), "--draft_model=d .*--proposer=none"),
     (
