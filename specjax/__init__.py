@@ -15,6 +15,7 @@ _PUBLIC = {
 }
 
 __all__ = sorted(_PUBLIC)
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str):

@@ -43,8 +43,8 @@ class Pretrained:
 
   name: str
   folder: str
-  model: decoder.Model
-  tokenizer: text.Tokenizer
+  model: decoder.Model = dataclasses.field(repr=False)
+  tokenizer: text.Tokenizer = dataclasses.field(repr=False)
 
   @functools.cached_property
   def params(self) -> Params:
@@ -88,6 +88,8 @@ def _proposer(
   ngram: Mapping[str, int],
 ) -> tuple[Proposer, Any]:
   """The proposer and what its parameters will be read from."""
+  if kind is None:
+    raise ValueError("proposer is None; 'none' decodes plainly")
   if not isinstance(kind, str):
     if draft is not None or ngram or lookahead is not None:
       raise ValueError(
@@ -130,6 +132,29 @@ def _proposer(
     model=draft.model, lookahead=lookahead, vocab_size=target.model.vocab_size
   )
   return proposer, draft
+
+
+def _as_list(prompt) -> list:
+  """A list of whatever a prompt is made of; arrays become Python's numbers.
+
+  Raises:
+    ValueError: bytes or a mapping, whose items would pass for ids or prompts.
+  """
+  if isinstance(prompt, (bytes, bytearray, Mapping)):
+    raise ValueError(
+      f"prompt is {prompt!r}; give a text, a list of messages or a list of ids"
+    )
+  if hasattr(prompt, "tolist"):  # NumPy's and JAX's
+    return prompt.tolist()
+  try:
+    return [
+      item.item() if getattr(item, "ndim", None) == 0 else item
+      for item in prompt
+    ]
+  except TypeError:
+    raise ValueError(
+      f"prompt is {prompt!r}; give a text, a list of messages or a list of ids"
+    ) from None
 
 
 class Engine:
@@ -178,6 +203,11 @@ class Engine:
     Raises:
       ValueError: names the argument, its value and the fix.
     """
+    for role, given in (("target", target), ("draft", draft)):
+      if given is not None and not isinstance(given, Pretrained):
+        raise ValueError(
+          f"{role} is {given!r}; give what specjax.load(...) returns"
+        )
     if verifier not in VERIFIERS:
       raise ValueError(
         f"verifier is {verifier!r}; give one of {', '.join(VERIFIERS)}"
@@ -209,6 +239,12 @@ class Engine:
       **options,
     )
 
+  def __repr__(self):
+    return (
+      f"Engine({self.target!r}, lookahead={self.lookahead}, "
+      f"slots={self._loop.slots}, capacity={self.capacity})"
+    )
+
   @property
   def capacity(self) -> int:
     """Most tokens of prompt and output together."""
@@ -231,6 +267,7 @@ class Engine:
     """Token ids of a text, of chat messages, or of ids as they are."""
     if isinstance(prompt, str):
       return tuple(self.target.tokenizer.encode(prompt))
+    prompt = _as_list(prompt)
     if prompt and isinstance(prompt[0], Mapping):
       return tuple(self.target.tokenizer.encode_chat(prompt))
     return tuple(prompt)
@@ -246,13 +283,14 @@ class Engine:
         lookahead.
 
     Returns:
-      A completion for a prompt, a list of them for a list.
+      A completion for a prompt, a list of them for a list. A prompt that
+      cannot run (empty, too long) has an empty text and says why in `error`.
 
     Raises:
       ValueError: names the setting, its value and the fix.
     """
     single = isinstance(prompts, str)
-    batch: Sequence = [prompts] if single else list(prompts)
+    batch: Sequence = [prompts] if single else _as_list(prompts)
     if batch and isinstance(batch[0], (Mapping, int)):
       # A list of messages or of ids is itself one prompt.
       single, batch = True, [batch]

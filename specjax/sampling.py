@@ -140,7 +140,10 @@ def _top_k(logits, k):
 
 def _top_p(p, mass):
   # The smallest set of most likely tokens that reaches the mass. Rounding may
-  # leave the whole below a mass close to 1: then everything is kept.
+  # leave the whole below a mass close to 1: then everything is kept. A mass
+  # that float32 flushes to 0 would be reached by no token at all.
+  mass = jnp.maximum(mass, jnp.finfo(jnp.float32).tiny)
+
   def enough(kept):
     return jnp.sum(jnp.where(kept, p, 0), axis=-1, keepdims=True) >= mass
 

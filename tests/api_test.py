@@ -4,6 +4,8 @@ import dataclasses
 import re
 from unittest import mock
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import tokenizers
 from tokenizers import pre_tokenizers
@@ -143,7 +145,13 @@ def test_rule_26_vocabularies_padded_to_different_sizes_work(engine):
     (dict(proposer=Ngram(lookahead=2), ngram_max=3), "and no n-gram sizes"),
     (dict(capacity=CONTEXT + 1), f"capacity is {CONTEXT + 1}"),
     (dict(capacity=0), "capacity is 0"),
+    (dict(capacity=1), "capacity is 1"),
     (dict(slots=0), "slots is 0"),
+    (dict(slots=1.5), "slots is 1.5"),
+    (dict(slots=2**70), "slots is"),
+    (dict(prefill_widths=()), "prefill_widths is"),
+    (dict(proposer=None), "proposer is None"),
+    (dict(proposer="ngram", ngram_max=10**6), "give at most 64"),
   ),
 )
 def test_rule_28_an_engine_refuses_what_would_do_nothing(
@@ -303,3 +311,33 @@ def test_the_same_tokenizer_spelt_otherwise_is_the_same(folders, tmp_path):
   # So it gets as far as the weights that are not there.
   with pytest.raises(FileNotFoundError):
     specjax.Engine(bare, proposer="draft_model", draft=again)
+
+
+def test_a_path_in_the_place_of_a_model_says_what_to_give(target):
+  with pytest.raises(ValueError, match=r"specjax\.load"):
+    specjax.Engine("a/folder")
+  with pytest.raises(ValueError, match=r"specjax\.load"):
+    specjax.Engine(target, proposer="draft_model", draft="a/folder")
+
+
+def test_arrays_of_ids_are_prompts(engine):
+  ids = list(engine.encode("the cat"))
+  expected = engine.generate(ids, max_new_tokens=4).token_ids
+  array = np.array(ids)
+  for prompt in (array, jnp.asarray(array), list(array), tuple(array)):
+    assert engine.generate(prompt, max_new_tokens=4).token_ids == expected
+  several = engine.generate([array, ids], max_new_tokens=np.int64(4))
+  assert [row.token_ids for row in several] == [expected] * 2
+  assert "".join(engine.stream(array, temperature=np.float32(0)))
+
+
+@pytest.mark.parametrize(
+  "prompt", (b"hello", {"role": "user", "content": "hi"}, 3, [[1.5]])
+)
+def test_what_is_no_prompt_is_refused(engine, prompt):
+  with pytest.raises(ValueError, match="prompt"):
+    engine.generate(prompt)
+
+
+def test_models_and_engines_print_short(engine):
+  assert len(repr(engine)) < 300 and "lookahead=" in repr(engine)

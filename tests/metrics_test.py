@@ -1,3 +1,4 @@
+import re
 import types
 
 import numpy as np
@@ -23,6 +24,14 @@ def completion(**fields):
     error=None,
   )
   return types.SimpleNamespace(**(defaults | fields))
+
+
+def lines_of(completions):
+  """The table: values by their names, two blanks or more between them."""
+  shown = metrics.table(metrics.summarize(completions, wall_s=2.0))
+  return dict(
+    re.split(" {2,}", line.strip(), maxsplit=1) for line in shown.splitlines()
+  )
 
 
 def test_totals_and_rates():
@@ -63,6 +72,9 @@ def test_failed_rows_are_counted_and_spoil_nothing():
   assert (with_bad.requests, with_bad.errors) == (2, 1)
   assert with_bad.ttft_s == alone.ttft_s
   assert with_bad.tokens_per_step == alone.tokens_per_step
+  assert with_bad.ended_by == {"length": 1, "error": 1}
+  shown = lines_of([completion(finish_reason="stop"), completion(), bad])
+  assert shown["ended by"] == "1 error, 1 length, 1 stop"
 
 
 def test_nothing_to_summarise_gives_none_and_a_table_all_the_same():
@@ -70,20 +82,33 @@ def test_nothing_to_summarise_gives_none_and_a_table_all_the_same():
   assert s.tokens_per_s is None and s.tokens_per_step is None
   assert s.acceptance == () and s.ttft_s is None
   assert "tokens/s" in metrics.table(s)
+  assert lines_of([])["ended by"] == "-"
 
 
 def test_table_shows_every_promised_figure():
-  shown = metrics.table(metrics.summarize([completion()], wall_s=2.0))
-  lines = dict(
-    (line[:25].strip(), line[25:].strip()) for line in shown.splitlines()
-  )
+  lines = lines_of([completion()])
   assert lines["tokens/s"] == "2.00"
   assert lines["tokens per step"] == "2.00"
   assert lines["accepted"] == "2 of 6 (33%)"
-  assert lines["at position 1, 2, …"] == "50% 50% 0%"
-  assert lines["first token p50/p90/p99"] == "100.0 / 100.0 / 100.0 ms"
+  assert lines["steps"] == "2"
+  assert lines["ended by"] == "1 length"
+  assert lines["at position 1, 2, …"] == "1/2 1/2 0/2"
+  assert lines["first token"] == "100.0 ms"
   assert lines["inter-token p50/p90/p99"] == "0.0 / 240.0 / 294.0 ms"
-  assert lines["time per token (mean)"] == "100.0 ms"
+  assert lines["per token after first"] == "100.0 ms, mean"
+
+
+def test_several_requests_have_percentiles_of_the_first_token():
+  lines = lines_of([completion(), completion(ttft_s=0.3)])
+  assert lines["first token p50/p90/p99"] == "200.0 / 280.0 / 298.0 ms"
+
+
+def test_a_proposer_that_found_nothing_shows_zero():
+  none = dict(drafted=0, accepted=0)
+  none |= dict(drafted_per_position=(0, 0), accepted_per_position=(0, 0))
+  lines = lines_of([completion(**none)])
+  assert lines["accepted"] == "0 of 0"
+  assert "at position 1, 2, …" not in lines
 
 
 def test_plain_decoding_shows_no_acceptance():

@@ -4,6 +4,7 @@ RULES are the project's list of what a correct speculative decoder satisfies; a
 test that shows one names its number.
 """
 
+import dataclasses
 import itertools
 
 import jax
@@ -225,3 +226,16 @@ def test_thresholds_are_exact(values, near, k):
   values[np.abs(values) < np.finfo(np.float32).tiny] = 0
   got = np.asarray(top_k(jnp.asarray(values), jnp.int32(k)))
   np.testing.assert_array_equal(got, values >= np.sort(values)[-k])
+
+
+@pytest.mark.parametrize("mass", [1e-30, 1e-38, 1e-45])
+def test_the_smallest_top_p_keeps_the_best(mass):
+  """RULES 4, 5: float32 flushes such a mass to 0, which nothing reaches."""
+  logits = jnp.asarray([[[0.0, 3.0, 1.0]]])
+  settings = dataclasses.replace(
+    sampling.RowSettings.greedy(1),
+    temperature=jnp.ones((1,)),
+    top_p=jnp.asarray([mass], jnp.float32),
+  )
+  law = sampling.probs(logits, settings)
+  np.testing.assert_array_equal(law[0, 0], [0, 1, 0])

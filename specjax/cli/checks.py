@@ -1,5 +1,6 @@
 """Refuses settings that contradict each other or do nothing (RULES.md 28)."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -29,19 +30,28 @@ def check(given: settings_lib.Given) -> None:
   Raises:
     UsageError: naming the flag, its value and the remedy.
   """
-  s = given.settings
-  _check_needed(s)
-  _check_ranges(s)
-  _check_idle(s, given.flags, "--")
+  s, base = given.settings, given.base
+  _check_needed(given)
+  _check_ranges(given)
+  _check_idle(given, given.flags)
   # A flag may make a field of the config idle: that is what winning means. A
   # field idle within its own config is a mistake. What a config says about
-  # files waits for the flags that name them.
-  config = given.config - {"slots", "stream", "output", "overwrite"}
-  _check_idle(given.base, config, "config.")
+  # files waits for the flags that name them, unless it names them itself.
+  alone = dataclasses.replace(given, settings=base, flags=frozenset())
+  config = {
+    name
+    for name in given.config
+    if getattr(base, name) != settings_lib.FIELDS[name].default
+  }
+  if base.prompt is None:
+    config -= {"slots", "output", "overwrite"}
+    if base.prompts is None:
+      config -= {"stream"}
+  _check_idle(alone, config)
   # The rows of a file may bring temperatures: see check_rows.
   if s.prompts is None:
-    _check_random(s, given.flags, "--", "with")
-    _check_random(given.base, given.config, "config.", "with")
+    _check_random(given, given.flags, "with")
+    _check_random(alone, config, "with")
 
 
 def check_rows(given: settings_lib.Given, rows: Sequence[Any]) -> None:
@@ -58,11 +68,11 @@ def check_rows(given: settings_lib.Given, rows: Sequence[Any]) -> None:
   if not rows:
     return
   if not any(row.settings.get("temperature", s.temperature) for row in rows):
-    _check_random(s, given.flags, "--", "where every row has")
+    _check_random(given, given.flags, "where every row has")
   for name in sorted(given.flags & _BY_ROW):
     if all(name in row.settings for row in rows):
       raise command.UsageError(
-        f"{_shown(s, name, '--')} does nothing where every row has its own;"
+        f"{named(given, name)} does nothing where every row has its own;"
         " leave it out"
       )
   if "chat" in given.flags and s.chat:
@@ -72,7 +82,16 @@ def check_rows(given: settings_lib.Given, rows: Sequence[Any]) -> None:
       )
 
 
-def _check_needed(s: settings_lib.Settings) -> None:
+def named(given: settings_lib.Given, name: str) -> str:
+  """A setting and its value, written the way it was given."""
+  value = getattr(given.settings, name)
+  if name in given.config - given.flags:
+    return f"config.{name}={value!r}"
+  return f"--{name}" + ("" if value is True else f"={value}")
+
+
+def _check_needed(given: settings_lib.Given) -> None:
+  s = given.settings
   if not s.model:
     raise command.UsageError(
       "--model is missing; name a folder, a hub id (org/name) or a gs:// path"
@@ -84,39 +103,42 @@ def _check_needed(s: settings_lib.Settings) -> None:
     )
   if s.proposer == "draft_model" and not s.draft_model:
     raise command.UsageError(
-      "--proposer=draft_model needs --draft_model; name a small model with the"
-      " same tokenizer"
+      f"{named(given, 'proposer')} needs --draft_model; name a small model"
+      " with the same tokenizer"
     )
 
 
-def _check_ranges(s: settings_lib.Settings) -> None:
+def _check_ranges(given: settings_lib.Given) -> None:
+  s = given.settings
   for name, least in {**_LEAST, "ngram_max": s.ngram_min}.items():
     value = getattr(s, name)
     if value is not None and not least <= value < math.inf:
       raise command.UsageError(
-        f"--{name}={value} is out of range; give at least {least}"
+        f"{named(given, name)} is out of range; give at least {least}"
       )
   if not 0 < s.top_p <= 1:
     raise command.UsageError(
-      f"--top_p={s.top_p} is out of range; give a number above 0, at most 1"
+      f"{named(given, 'top_p')} is out of range;"
+      " give a number above 0, at most 1"
     )
   if s.min_p > 1:
     raise command.UsageError(
-      f"--min_p={s.min_p} is out of range; give a number from 0 to 1"
+      f"{named(given, 'min_p')} is out of range; give a number from 0 to 1"
     )
   if s.compilation_cache == "":
     raise command.UsageError(
-      "--compilation_cache= is empty; give a folder, or off"
+      f"{named(given, 'compilation_cache')} is empty; give a folder, or off"
     )
   if "" in s.stop:
     raise command.UsageError("--stop= is empty; give a text, or leave it out")
 
 
-def _check_idle(
-  s: settings_lib.Settings, names: Iterable[str], where: str
-) -> None:
+def _check_idle(given: settings_lib.Given, names: Iterable[str]) -> None:
   """Refuses those of `names` that the other settings leave without effect."""
-  proposer = f"with --proposer={s.proposer}"
+  s = given.settings
+  proposer = f"with {named(given, 'proposer')}"
+  if "proposer" not in given.flags | given.config:
+    proposer += ", the default"
   idle: Mapping[str, tuple[bool, str]] = {
     "lookahead": (s.proposer == "none", proposer),
     "verifier": (s.proposer == "none", proposer),
@@ -132,13 +154,14 @@ def _check_idle(
     is_idle, beside = idle.get(name, (False, ""))
     if is_idle:
       raise command.UsageError(
-        f"{_shown(s, name, where)} does nothing {beside}; leave it out"
+        f"{named(given, name)} does nothing {beside}; leave it out"
       )
 
 
 def _check_random(
-  s: settings_lib.Settings, names: Iterable[str], where: str, how: str
+  given: settings_lib.Given, names: Iterable[str], how: str
 ) -> None:
+  s = given.settings
   if s.temperature > 0:
     return
   for name in _RANDOM:
@@ -146,11 +169,6 @@ def _check_random(
     is_off = getattr(s, name) == settings_lib.FIELDS[name].default
     if name in names and not is_off:
       raise command.UsageError(
-        f"{_shown(s, name, where)} does nothing {how} temperature 0;"
+        f"{named(given, name)} does nothing {how} temperature 0;"
         " give a temperature above 0, or leave it out"
       )
-
-
-def _shown(s: settings_lib.Settings, name: str, where: str) -> str:
-  value = getattr(s, name)
-  return f"{where}{name}" + ("" if value is True else f"={value}")

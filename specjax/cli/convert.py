@@ -70,7 +70,7 @@ def convert(
       "--overwrite"
     )
   checkpoint = gguf.read(source)
-  bar = tqdm.tqdm(checkpoint.tensors, desc=f"{folder.name}", unit="tensor")
+  bar = tqdm.tqdm(checkpoint.tensors, desc="converting", unit="tensor")
   hf.write_folder(
     folder,
     {tensor.name: tensor.shape for tensor in checkpoint.tensors},

@@ -20,6 +20,7 @@ from specjax.cli import checks, command
 from specjax.cli import settings as settings_lib
 
 PROGRAM = "specjax-generate"
+_ERRORS_SHOWN = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,14 +50,20 @@ def _job(given: settings_lib.Given) -> int:
   from specjax.jobs import output, prompts
 
   s = given.settings
+  named = checks.named(given, "prompts")
+  try:
+    rows = list(prompts.read(s.prompts))
+  except OSError as error:
+    missing = isinstance(error, FileNotFoundError)
+    why = "no such file" if missing else (error.strerror or str(error)).lower()
+    raise ValueError(f"{named}: {why}") from None
   if s.output is not None:
     output.check(s.output, overwrite=s.overwrite, source=s.prompts)
-  rows = list(prompts.read(s.prompts))
   checks.check_rows(
     given, [row for row in rows if isinstance(row, prompts.Row)]
   )
   if not rows:
-    raise ValueError(f"--prompts={s.prompts} is empty; write a row a line")
+    raise ValueError(f"{named} is empty; write a row a line")
 
   from specjax import metrics
   from specjax.jobs import run
@@ -73,6 +80,12 @@ def _job(given: settings_lib.Given) -> int:
     + (f", {result.failed} of them errors" if result.failed else "")
     + (", interrupted" if result.interrupted else "")
   )
+  # On standard output the rows themselves have just said so.
+  if s.output is not None:
+    for line, why in result.errors[:_ERRORS_SHOWN]:
+      _report(f"line {line}: {' '.join(why.split())}")
+    if result.failed > _ERRORS_SHOWN:
+      _report(f"… and {result.failed - _ERRORS_SHOWN} more")
   if result.interrupted:
     return 130
   return 1 if result.failed == result.total else 0
@@ -103,16 +116,19 @@ def _answer(s: settings_lib.Settings) -> int:
 
 def _engine(s: settings_lib.Settings):
   """Loads and compiles; gives the engine and the target's tokenizer."""
+  drafts = s.proposer == "draft_model"
+  _report(f"loading {s.model}{f' and {s.draft_model}' if drafts else ''} …")
+  start = time.perf_counter()
   from specjax import api, compilation_cache
 
-  start = time.perf_counter()
-  if s.compilation_cache == "off":
-    compilation_cache.disable()
-  else:
+  kept = s.compilation_cache != "off"
+  if kept:
     compilation_cache.enable(s.compilation_cache)
+  else:
+    compilation_cache.disable()
   target = api.load(s.model, dtype=s.dtype, scan_layers=s.scan_layers)
   draft = None
-  if s.proposer == "draft_model":
+  if drafts:
     draft = api.load(s.draft_model, dtype=s.dtype, scan_layers=s.scan_layers)
   engine = api.Engine(
     target,
@@ -127,6 +143,8 @@ def _engine(s: settings_lib.Settings):
     ngram_max=s.ngram_max if s.proposer == "ngram" else None,
   )
   loaded = time.perf_counter()
+  after = " the first time, seconds after" if kept else ""
+  _report(f"compiling (about a minute{after}) …")
   engine.warmup()
   compiled = time.perf_counter()
   _report(
@@ -159,7 +177,7 @@ def _defaults(s: settings_lib.Settings):
 
 
 def _report(text: str) -> None:
-  print(text, file=sys.stderr)
+  print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

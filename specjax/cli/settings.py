@@ -10,6 +10,13 @@ from ml_collections import config_flags
 from specjax.cli import command, table
 
 _TYPES = {"string": str, "integer": int, "number": float, "switch": bool}
+_WANTED = {
+  "string": "a text",
+  "integer": "a whole number",
+  "number": "a number",
+  "switch": "True or False",
+  "texts": "a text or a list of texts",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,8 +88,8 @@ class Settings:
   capacity: int | None = table.setting(
     None,
     "integer",
-    "tokens a slot can hold, prompt and answer together; the model's context"
-    " if not given",
+    "tokens a slot can hold, prompt and answer together; the model's context,"
+    " at most 2048, if not given",
   )
   scan_layers: bool = table.setting(
     False,
@@ -132,7 +139,7 @@ class Given:
   Attributes:
     settings: what holds: a flag wins over the config, the config over defaults.
     flags: names given as flags.
-    config: names that the config sets to something other than the default.
+    config: names that the config sets, be it to their default.
     base: the settings without the flags, which the config must agree with.
   """
 
@@ -185,9 +192,7 @@ def parse(argv: Sequence[str]) -> Given | None:
   return Given(
     settings=dataclasses.replace(base, **given),
     flags=frozenset(given),
-    config=frozenset(
-      name for name, value in config.items() if value != FIELDS[name].default
-    ),
+    config=frozenset(config),
     base=base,
   )
 
@@ -222,8 +227,8 @@ def _config(values: flags.FlagValues) -> dict[str, Any]:
   unknown = [name for name in fields if name not in FIELDS]
   if unknown:
     raise command.UsageError(
-      f"--config sets {unknown[0]!r}, which is no setting;"
-      f" there are {', '.join(FIELDS)}"
+      f"--config sets {unknown[0]!r}, which is no setting"
+      f"{table.hint(unknown[0], FIELDS)}; there are {', '.join(FIELDS)}"
     )
   return {
     name: _typed(name, value)
@@ -244,9 +249,11 @@ def _typed(name: str, value: Any) -> Any:
   elif kind == "choice":
     if value in choices:
       return value
-    kind = "one of " + ", ".join(choices)
   elif kind == "number" and type(value) in (int, float):
     return float(value)
   elif kind != "number" and type(value) is _TYPES[kind]:
     return value
-  raise command.UsageError(f"config.{name}={value!r} is not {kind}; mend it")
+  wanted = _WANTED.get(kind) or "one of " + ", ".join(choices)
+  if isinstance(value, str) and kind in ("integer", "number", "switch"):
+    wanted += ", without quotes"
+  raise command.UsageError(f"config.{name}={value!r}: give {wanted}")

@@ -6,6 +6,7 @@ every library that was imported, and their errors span several lines.
 """
 
 import dataclasses
+import difflib
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -78,6 +79,11 @@ def read(
   """
   try:
     rest = values(list(argv))
+  except flags.UnrecognizedFlagError as error:
+    message = last_line(error)
+    if "Did you mean" not in message:  # absl's own hints are close spellings.
+      message += hint(error.flagname, values, "--")
+    raise command.UsageError(message) from None
   except flags.Error as error:
     raise command.UsageError(last_line(error)) from None
   if rest[1:]:
@@ -104,6 +110,12 @@ def flag_help(fields: Iterable[dataclasses.Field]) -> list[str]:
       subsequent_indent="      ",
     )
   return lines
+
+
+def hint(name: str, known: Iterable[str], prefix: str = "") -> str:
+  """A question that names what `name` is likely to stand for, or nothing."""
+  close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+  return f" (did you mean {prefix}{close[0]}?)" if close else ""
 
 
 def last_line(error: BaseException) -> str:

@@ -72,8 +72,15 @@ class Engine:
       ("capacity", capacity),
       ("steps_per_sync", steps_per_sync),
     ):
-      if value < 1:
-        raise ValueError(f"{name} is {value}; give a whole number >= 1")
+      whole = isinstance(value, int) and not isinstance(value, bool)
+      if not whole or not 1 <= value < 2**31:
+        raise ValueError(f"{name} is {value!r}; give a whole number >= 1")
+    if not prefill_widths or min(prefill_widths) < 1:
+      raise ValueError(
+        f"prefill_widths is {prefill_widths!r}; give whole numbers >= 1"
+      )
+    if capacity < 2:
+      raise ValueError("capacity is 1; a prompt and a token need at least 2")
     self.slots, self.capacity = slots, capacity
     self.lookahead = proposer.lookahead
     self._vocab_size = target.vocab_size
@@ -109,7 +116,12 @@ class Engine:
     self._busy = False
 
   def warmup(self) -> None:
-    """Compiles every program and runs it once, on idle rows."""
+    """Compiles every program and runs it once, on idle rows.
+
+    Raises:
+      RuntimeError: a run of this engine is not finished.
+    """
+    self._refuse_if_busy()
     self._admit({})
     nobody = np.zeros((self.slots,), bool)
     for width in self._widths:
@@ -128,10 +140,7 @@ class Engine:
     Raises:
       RuntimeError: another run of this engine is not finished.
     """
-    if self._busy:
-      raise RuntimeError(
-        "the engine is running already; finish or close the first run"
-      )
+    self._refuse_if_busy()
     self._busy = True
     try:
       yield from self._run(iter(requests))
@@ -147,6 +156,12 @@ class Engine:
         self._state = self._idle_state()
       self._admit({})
       self._busy = False
+
+  def _refuse_if_busy(self) -> None:
+    if self._busy:
+      raise RuntimeError(
+        "the engine is running already; finish or close the first run"
+      )
 
   def _run(self, pending):
     more = True
@@ -196,9 +211,9 @@ class Engine:
       return "prompt is empty; give at least one token"
     if size >= self.capacity:
       return (
-        f"prompt has {size} tokens, and the context holds {self.capacity} of "
-        f"prompt and output; shorten it to {self.capacity - 1} or raise "
-        "capacity"
+        f"prompt has {size} tokens, and capacity is {self.capacity}, prompt "
+        f"and output together; shorten it to {self.capacity - 1} tokens or "
+        "raise capacity"
       )
     for token in request.prompt:
       if not 0 <= token < self._vocab_size:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-import math
+import numbers
 
 
 def _check(good: bool, name: str, value, fix: str) -> None:
@@ -11,12 +11,11 @@ def _check(good: bool, name: str, value, fix: str) -> None:
 
 
 def _is_int(value) -> bool:
-  return isinstance(value, int) and not isinstance(value, bool)
+  return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _is_number(value) -> bool:
-  number = isinstance(value, (int, float)) and not isinstance(value, bool)
-  return number and math.isfinite(value)
+  return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,10 @@ class SamplingParams:
     _check(good, "temperature", t, "give a number >= 0 (and <= 1e30)")
     k = self.top_k
     _check(
-      _is_int(k) and 0 <= k < 2**31, "top_k", k, "give a whole number >= 0"
+      _is_int(k) and 0 <= k < 2**31,
+      "top_k",
+      k,
+      "give a whole number from 0 to 2**31 - 1",
     )
     p = self.top_p
     _check(_is_number(p) and 0 < p <= 1, "top_p", p, "give 0 < top_p <= 1")
@@ -69,7 +71,7 @@ class SamplingParams:
       text = f"{base_seed}:{request_id}".encode()
       digest = hashlib.blake2b(text, digest_size=8).digest()
       seed = int.from_bytes(digest, "big")
-    seed %= 2**64
+    seed = int(seed) % 2**64
     return seed >> 32, seed & 0xFFFFFFFF
 
 
@@ -99,12 +101,7 @@ class Request:
   def __post_init__(self):
     for token in self.prompt:
       # numpy's integers are fine; a float would be cut silently.
-      _check(
-        hasattr(token, "__index__") and not isinstance(token, bool),
-        "prompt token",
-        token,
-        "give whole numbers",
-      )
+      _check(_is_int(token), "prompt token", token, "give whole numbers")
     n = self.max_new_tokens
     _check(
       _is_int(n) and n >= 1, "max_new_tokens", n, "give a whole number >= 1"

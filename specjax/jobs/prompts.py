@@ -7,6 +7,7 @@ typing error does not cost the night's run.
 """
 
 import dataclasses
+import difflib
 import json
 import math
 import pathlib
@@ -176,8 +177,10 @@ def _id(value: Any) -> str:
 def _row(fields: dict[str, Any], line: int, id: str) -> Row:
   unknown = [name for name in fields if name not in FIELDS]
   if unknown:
+    close = difflib.get_close_matches(unknown[0], FIELDS, n=1, cutoff=0.7)
+    hint = f" (did you mean {close[0]}?)" if close else ""
     raise ValueError(
-      f"unknown field {unknown[0]!r}; a row may have {', '.join(FIELDS)}"
+      f"unknown field {unknown[0]!r}{hint}; a row may have {', '.join(FIELDS)}"
     )
   if ("prompt" in fields) == ("messages" in fields):
     both = "both" if "prompt" in fields else "neither"

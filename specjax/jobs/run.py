@@ -22,19 +22,21 @@ class Result:
     completions: one for each row written. Rows that could not become a
       request are among them, with their error.
     total: rows of the prompt file.
+    errors: of each row written as an error, its line and the reason.
     wall_s: seconds from the first request to the last row.
     interrupted: whether it was asked to end early.
   """
 
   completions: Sequence[request_lib.Completion]
   total: int
+  errors: Sequence[tuple[int, str]]
   wall_s: float
   interrupted: bool
 
   @property
   def failed(self) -> int:
     """Rows written as errors."""
-    return sum(c.finish_reason == "error" for c in self.completions)
+    return len(self.errors)
 
 
 def run(
@@ -66,12 +68,15 @@ def run(
     OSError: if a row cannot be written.
   """
   lines: dict[str, int] = {}
-  completions = []
+  completions: list[request_lib.Completion] = []
+  errors: list[tuple[int, str]] = []
   with _progress(len(rows)) as bar, _interruptible() as interrupted:
 
     def finish(completion: request_lib.Completion, line: int) -> None:
       out.write(output.row_of(completion, line))
       completions.append(completion)
+      if completion.finish_reason == "error":
+        errors.append((line, completion.error or "no reason given"))
       bar.update()
 
     def pending() -> Iterator[request_lib.Request]:
@@ -113,6 +118,7 @@ def run(
   return Result(
     completions=completions,
     total=len(rows),
+    errors=sorted(errors),
     wall_s=wall_s,
     interrupted=interrupted(),
   )

@@ -1,7 +1,6 @@
 """A decoder's sizes and settings, read from a Hugging Face config.json."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -94,7 +93,7 @@ def _number(config, key, kind, default=None):
   value = default if value is None else value
   whole = kind is int and isinstance(value, float) and value.is_integer()
   good = isinstance(value, (int, kind)) and not isinstance(value, bool)
-  if (good or whole) and math.isfinite(value) and value > 0:
+  if (good or whole) and 0 < value < 2**62:
     return kind(value)
   raise ValueError(
     f"config.json: {key} is {value!r}; it must be a positive "

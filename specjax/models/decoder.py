@@ -6,6 +6,7 @@ call), named by `Model.paths`.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -28,6 +29,15 @@ from specjax.models.layers import (
 )
 from specjax.sharding import axes
 from specjax.types import Array, Params
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _layer(graph, state, x, cache, index, positions, cos, sin):
+  """One layer. As a function of its own it is traced once for all layers:
+  a warm start is mostly tracing (see the README).
+  """
+  layer = nnx.merge(graph, state)
+  return layer(x, cache, index, positions, cos, sin)
 
 
 class Decoder(nnx.Module):
@@ -66,7 +76,9 @@ class Decoder(nnx.Module):
       )
     else:
       for index, layer in enumerate(self.layers):
-        x, cache = layer(x, cache, index, positions, cos, sin)
+        graph, state = nnx.split(layer)
+        at = jnp.int32(index)
+        x, cache = _layer(graph, state, x, cache, at, positions, cos, sin)
         if index + 1 in features:
           taken[index + 1] = x
     weight = self.embed["weight"] if config.tied else self.head.weight
@@ -89,8 +101,7 @@ class Decoder(nnx.Module):
     def body(carry, inputs):
       x, cache, kept = carry
       index, state = inputs
-      layer = nnx.merge(graph, state)
-      x, cache = layer(x, cache, index, positions, cos, sin)
+      x, cache = _layer(graph, state, x, cache, index, positions, cos, sin)
       for place, number in enumerate(wanted):
         here = jnp.where(index + 1 == number, x, kept[place])
         kept = kept.at[place].set(here)

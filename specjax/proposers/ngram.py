@@ -50,6 +50,9 @@ def lookup(
   return history[jnp.clip(follow, 0, size - 1)], good[best]
 
 
+LONGEST = 64  # every length up to the longest is compared, unrolled
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ngram:
   """Prompt lookup over a row's own prompt and output.
@@ -70,6 +73,10 @@ class Ngram:
       raise ValueError(
         f"ngram sizes {self.shortest}..{self.longest} are not a range from 1; "
         "give 1 <= shortest <= longest"
+      )
+    if self.longest > LONGEST:
+      raise ValueError(
+        f"ngram's longest is {self.longest}; give at most {LONGEST}"
       )
 
   def init(self, rows, capacity):

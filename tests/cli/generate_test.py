@@ -54,6 +54,11 @@ def test_a_prompt_is_answered_on_stdout_and_the_rest_is_on_stderr(api, capsys):
   out, err = capsys.readouterr()
   assert out == "cba\n"
   assert "tokens/s" in err and "tokens per step" in err
+  assert err.splitlines()[:2] == [
+    "loading m …",
+    "compiling (about a minute the first time, seconds after) …",
+  ]
+  assert err.splitlines()[2].startswith("m: loaded in ")
 
 
 def test_stream_prints_the_same(api, capsys):
@@ -105,6 +110,7 @@ def test_a_file_of_prompts(api, capsys, tmp_path):
   assert rows[1]["line"] == 2
   err = capsys.readouterr().err
   assert "3 of 3 rows written" in err and "1 of them errors" in err
+  assert err.splitlines()[-1].startswith("line 2: not JSON: Expecting value")
   assert api.options["slots"] == 2
   # Again: refused, and the file is as it was.
   before = target.read_text()
@@ -122,10 +128,19 @@ def test_rows_go_to_stdout_without_an_output(api, capsys, tmp_path):
   assert json.loads(line)["text"] == "ba"
 
 
-def test_nothing_but_errors_is_a_failure(api, tmp_path):
+def test_nothing_but_errors_is_a_failure_with_three_reasons(
+  api, capsys, tmp_path
+):
   source = tmp_path / "in.jsonl"
-  source.write_text("nonsense\n")
+  source.write_text("\n" + 5 * '{"temprature": 1}\n')
   assert run("--model=m", f"--prompts={source}") == 1
+  assert "line 2" not in capsys.readouterr().err  # The rows have said so.
+  flags = (f"--prompts={source}", f"--output={tmp_path / 'out.jsonl'}")
+  assert run("--model=m", *flags) == 1
+  *_, first, second, third, rest = capsys.readouterr().err.splitlines()
+  assert first.startswith("line 2: unknown field 'temprature'")
+  assert second.startswith("line 3: ") and third.startswith("line 4: ")
+  assert rest == "… and 2 more"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +150,12 @@ def test_nothing_but_errors_is_a_failure(api, tmp_path):
     (("--nonsense",), 2, "Unknown command line flag 'nonsense'"),
     (("--model=absent", "--prompt=p"), 1, "absent: no such folder; name"),
     (("--model=m", "--prompt=fail"), 1, "a NaN"),
-    (("--model=m", "--prompts=/absent"), 1, "/absent"),
+    (
+      ("--model=m", "--prompts=/absent", "--output=/dev/null"),
+      1,
+      "--prompts=/absent: no such file",
+    ),
+    (("--model=m", "--prompts=/"), 1, "--prompts=/: is a directory"),
   ],
 )
 def test_an_error_is_one_line_on_stderr(api, capsys, flags, code, words):

@@ -63,6 +63,8 @@ def test_help_is_asked_for():
   [
     (("--modle=m",), "Unknown command line flag 'modle'"),
     (("--top_k=x",), "--top_k"),
+    (("--max_tokens=5",), r"'max_tokens' \(did you mean --max_new_tokens\?\)"),
+    (("--zzz=5",), "Unknown command line flag 'zzz'$"),
     (("--proposer=eagle",), "--proposer=eagle"),
     (("--model",), "Missing value for flag --model"),
     (("prompt",), "'prompt' is no flag"),
@@ -79,11 +81,15 @@ def test_a_wrong_flag_is_one_line(flags, words):
   "lines, words",
   [
     (("modle='m'",), "'modle', which is no setting; there are model, "),
-    (("top_k=1.5",), "config.top_k=1.5 is not integer"),
-    (("top_k=True",), "config.top_k=True is not integer"),
-    (("proposer='eagle'",), "is not one of none, ngram, draft_model"),
-    (("chat=1",), "config.chat=1 is not switch"),
-    (("stop=[1]",), "config.stop"),
+    (("temprature=1.0",), r"no setting \(did you mean temperature\?\); there"),
+    (("top_k=1.5",), "config.top_k=1.5: give a whole number$"),
+    (("top_k=True",), "config.top_k=True: give a whole number$"),
+    (("slots='2'",), "config.slots='2': give a whole number, without quotes$"),
+    (("top_p='1'",), "config.top_p='1': give a number, without quotes$"),
+    (("proposer='eagle'",), "'eagle': give one of none, ngram, draft_model$"),
+    (("chat=1",), "config.chat=1: give True or False$"),
+    (("model=1",), "config.model=1: give a text$"),
+    (("stop=[1]",), "config.stop.*: give a text or a list of texts$"),
     (("temperature=1/0",), "--config: ZeroDivisionError: division by zero"),
     (("temperature=",), "--config: SyntaxError"),
   ],
@@ -213,3 +219,49 @@ def test_rule_28_holds_within_a_config_but_a_flag_may_win(config):
   idle = config("model='m'", "top_k=2")
   with pytest.raises(command.UsageError, match=r"config\.top_k=2 does"):
     check(idle, "--prompt=p")
+
+
+def test_a_setting_is_named_where_it_was_given(config):
+  edited = config("model='m'", "proposer='none'", "lookahead=5")
+  with pytest.raises(command.UsageError) as caught:
+    check(edited, "--prompt=p")
+  assert str(caught.value) == (
+    "config.lookahead=5 does nothing with config.proposer='none'; leave it out"
+  )
+  with pytest.raises(command.UsageError, match="--proposer=none, the default"):
+    check(config("model='m'", "lookahead=5"), "--prompt=p")
+  plain = config("model='m'", "proposer='none'")
+  with pytest.raises(command.UsageError, match="^--lookahead=5 .* config.prop"):
+    check(plain, "--prompt=p", "--lookahead=5")
+  with pytest.raises(command.UsageError, match="^config.top_k=-1 is out of"):
+    check(config("model='m'", "top_k=-1"), "--prompt=p")
+  with pytest.raises(command.UsageError, match="^--top_k=-2 is out of range"):
+    check(config("model='m'", "top_k=-1"), "--prompt=p", "--top_k=-2")
+  draft = config("model='m'", "proposer='draft_model'")
+  with pytest.raises(command.UsageError, match="^config.proposer='draft_mod"):
+    check(draft, "--prompt=p")
+
+
+@pytest.mark.parametrize(
+  "lines, flags, words",
+  [
+    # A config for files serves a prompt, which a flag brings.
+    (("slots=2",), ("--prompt=p",), None),
+    (("stream=True", "slots=2"), ("--prompts=f",), None),
+    (("output='o'", "overwrite=True"), ("--prompts=f",), None),
+    (("prompts='f'", "overwrite=True"), ("--output=o",), None),
+    # What a config says about files beside a prompt of its own is a mistake.
+    (("prompt='p'", "slots=2"), (), "config.slots=2 .* single --prompt"),
+    (("prompt='p'", "output='o'"), (), "config.output='o' .* without"),
+    (("prompts='f'", "stream=True"), (), "config.stream=True .* --prompts"),
+  ],
+)
+def test_rule_28_a_config_that_names_no_prompts_waits_for_flags(
+  config, lines, flags, words
+):
+  flag = config("model='m'", *lines)
+  if words is None:
+    check(flag, *flags)
+    return
+  with pytest.raises(command.UsageError, match=words):
+    check(flag, *flags)

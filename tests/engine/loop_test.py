@@ -279,3 +279,12 @@ def test_an_engine_interrupted_inside_a_step_goes_on_with_the_next_run():
   again = engines.complete(engine, rows)
   for name, row in expected.items():
     assert again[name].token_ids == row.token_ids
+
+
+def test_warming_up_in_the_middle_of_a_run_is_refused():
+  engine = engines.make("sampled", PARAMS)
+  events = engine.run(many(2))
+  next(events)
+  with pytest.raises(RuntimeError, match="running already"):
+    engine.warmup()
+  assert sum(isinstance(event, Completion) for event in events) == 2

@@ -54,7 +54,15 @@ def test_the_id_is_the_line_number_if_not_given():
     ('{"prompt": "a", "messages": []}', "both of prompt and messages"),
     ('{"prompt": 1}', "prompt must be a string, not a whole number"),
     ('{"prompt": null}', "prompt must be a string, not null"),
-    ('{"promt": "a"}', "unknown field 'promt'; a row may have prompt, "),
+    (
+      '{"promt": "a"}',
+      r"unknown field 'promt' \(did you mean prompt\?\); a row may have",
+    ),
+    (
+      '{"prompt": "a", "max_tokens": 5}',
+      r"unknown field 'max_tokens' \(did you mean max_new_tokens\?\); a row",
+    ),
+    ('{"prompt": "a", "zzz": 5}', "unknown field 'zzz'; a row may have prompt"),
     ('{"prompt": "a", "prompt": "b"}', "'prompt' is given twice"),
     ('{"prompt": "\\ud800"}', "prompt holds half of a surrogate pair"),
     ('{"prompt": "a", "id": 1.5}', "id must be a string or a whole number"),

@@ -74,6 +74,8 @@ def test_bad_rows_become_error_rows_with_their_line_and_the_run_goes_on(
     assert words in by_id[id]["error"]
     assert by_id[id].keys() >= by_id["r1"].keys()
   assert (len(result.completions), result.total, result.failed) == (5, 5, 3)
+  assert result.errors[:2] == [(2, "not JSON"), (3, "a NaN")]
+  assert [line for line, _ in result.errors] == [2, 3, 9]
 
 
 def test_rows_are_written_while_the_run_goes_on_and_encoded_lazily(tmp_path):
