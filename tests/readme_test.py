@@ -60,7 +60,7 @@ def test_the_python_example_runs_as_written(tmp_path, monkeypatch, capsys):
 def test_the_commands_are_accepted(monkeypatch):
   monkeypatch.chdir(ROOT)
   generate = commands("specjax-generate")
-  assert len(generate) >= 2
+  assert len(generate) >= 3
   for words in generate:
     checks.check(settings.parse(words))
   (words,) = commands("specjax-convert")
@@ -70,6 +70,9 @@ def test_the_commands_are_accepted(monkeypatch):
 def test_flags_named_in_the_text_exist():
   named = set(re.findall(r"`--(\w+)", README)) - {"help", "config"}
   known = {*settings.FIELDS, *convert.FIELDS}
+  for name, field in settings.FIELDS.items():
+    if field.metadata["kind"] == "switch":
+      known.add(f"no{name}")
   assert named and named <= known, named - known
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from specjax.checkpoints import gguf_tokenizer
+from specjax.checkpoints import gguf_metadata, gguf_tokenizer
 
 # GGUF tensor name → Hugging Face tensor name.
 _NAMES = {
@@ -33,6 +33,7 @@ _NAMES = {
 }
 # Not a weight: Llama 3's rescaled rotation, one divisor per frequency.
 _ROPE_FACTORS = "rope_freqs.weight"
+_LAYER = re.compile(r"^blk\.(\d+)\.")
 # Keys whose meaning this module knows. Any other that is set is refused: it
 # may change what the model computes.
 _KNOWN_KEYS = frozenset(
@@ -98,9 +99,9 @@ def read(path: os.PathLike | str) -> Checkpoint:
   """
   path = pathlib.Path(path)
   reader = _open(path)
-  metadata = {name: f.contents() for name, f in reader.fields.items()}
   tensors = {tensor.name: tensor for tensor in reader.tensors}
   try:
+    metadata = {name: _contents(f) for name, f in reader.fields.items()}
     config = _config(metadata, tensors)
     vocabulary = gguf_tokenizer.Vocabulary.from_metadata(metadata)
     if len(vocabulary.tokens) > config["vocab_size"]:
@@ -147,6 +148,13 @@ def _open(path: pathlib.Path):
     ) from None
 
 
+def _contents(field: Any) -> Any:
+  try:
+    return field.contents()
+  except UnicodeDecodeError as error:
+    raise ValueError(f"{field.name}: not UTF-8 text ({error})") from None
+
+
 def _config(
   metadata: Mapping[str, Any], tensors: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -154,53 +162,54 @@ def _config(
   architecture = metadata.get("general.architecture")
   if architecture != "llama":
     raise ValueError(
-      f"general.architecture={architecture!r} is not supported; only 'llama' is"
+      f"general.architecture={gguf_metadata.shown(architecture)} is not "
+      "supported; only 'llama' is"
     )
-  if metadata.get("split.count", 1) > 1:
+  # 0 and 1 both mean a file that is whole.
+  if (parts := metadata.get("split.count", 1)) not in (0, 1):
     raise ValueError(
-      f"split.count={metadata['split.count']}: merge the parts of the file "
-      "first (llama-gguf-split --merge)"
+      f"split.count={gguf_metadata.shown(parts)}: merge the parts of the "
+      "file first (llama-gguf-split --merge)"
     )
   for key, value in metadata.items():
     name = key.removeprefix("llama.")
     if name != key and name not in _KNOWN_KEYS and _is_set(value):
       raise ValueError(
-        f"{key}={value!r} is not supported; it may change the model's output"
+        f"{key}={gguf_metadata.shown(value)} is not supported; it may change "
+        "the model's output"
       )
   if "token_embd.weight" not in tensors:
     raise ValueError("the tensor token_embd.weight is missing")
+  embedding = tuple(reversed(tensors["token_embd.weight"].shape.tolist()))
+  if len(embedding) != 2:
+    raise ValueError(
+      f"the tensor token_embd.weight has the shape {embedding}; it must have "
+      "two axes, tokens and llama.embedding_length"
+    )
 
-  def setting(name: str, default: Any = None) -> Any:
-    value = metadata.get(f"llama.{name}", default)
-    if value is None:
-      raise ValueError(f"the key llama.{name} is missing")
-    return value
+  def whole(name: str, default: int | None = None) -> int:
+    return gguf_metadata.whole(metadata, f"llama.{name}", default)
 
-  hidden = setting("embedding_length")
-  heads = setting("attention.head_count")
-  head_size = setting("attention.key_length", hidden // heads)
-  for name in ("attention.value_length", "rope.dimension_count"):
-    if setting(name, head_size) != head_size:
-      raise ValueError(
-        f"llama.{name}={setting(name)} is not supported; only the head size "
-        f"{head_size} is"
-      )
-  theta = float(setting("rope.freq_base", 10000.0))
+  def number(name: str, default: float | None = None) -> float:
+    return gguf_metadata.number(metadata, f"llama.{name}", default)
+
+  heads, kv_heads, head_size = _heads(metadata)
+  theta = float(number("rope.freq_base", 10000.0))
   return {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
-    "vocab_size": int(tensors["token_embd.weight"].shape[1]),
-    "hidden_size": hidden,
-    "intermediate_size": setting("feed_forward_length"),
-    "num_hidden_layers": setting("block_count"),
+    "vocab_size": embedding[0],
+    "hidden_size": whole("embedding_length"),
+    "intermediate_size": whole("feed_forward_length"),
+    "num_hidden_layers": _layers(whole("block_count"), tensors),
     "num_attention_heads": heads,
-    "num_key_value_heads": setting("attention.head_count_kv", heads),
+    "num_key_value_heads": kv_heads,
     "head_dim": head_size,
     "hidden_act": "silu",
-    "max_position_embeddings": setting("context_length"),
+    "max_position_embeddings": whole("context_length"),
     # Stored as float32: 9.999999747378752e-06 is meant to be 1e-05.
     "rms_norm_eps": float(
-      str(np.float32(setting("attention.layer_norm_rms_epsilon")))
+      str(np.float32(number("attention.layer_norm_rms_epsilon")))
     ),
     "rope_theta": theta,
     "rope_scaling": _rope_scaling(tensors, theta, head_size),
@@ -208,6 +217,54 @@ def _config(
     "mlp_bias": False,
     "tie_word_embeddings": "output.weight" not in tensors,
   }
+
+
+def _heads(metadata: Mapping[str, Any]) -> tuple[int, int, int]:
+  """N, K and H."""
+
+  def whole(name: str, default: int | None = None) -> int:
+    return gguf_metadata.whole(metadata, f"llama.{name}", default)
+
+  hidden = whole("embedding_length")
+  heads = whole("attention.head_count")
+  kv_heads = whole("attention.head_count_kv", heads)
+  if heads % kv_heads:
+    raise ValueError(
+      f"llama.attention.head_count={heads} is not a multiple of "
+      f"llama.attention.head_count_kv={kv_heads}"
+    )
+  if "llama.attention.key_length" not in metadata and hidden % heads:
+    raise ValueError(
+      f"llama.embedding_length={hidden} is not a multiple of "
+      f"llama.attention.head_count={heads}"
+    )
+  head_size = whole("attention.key_length", hidden // heads)
+  if head_size % 2:
+    raise ValueError(
+      f"the head size {head_size} (llama.embedding_length by "
+      "llama.attention.head_count, or llama.attention.key_length) is odd; "
+      "rotary positions need pairs"
+    )
+  for name in ("attention.value_length", "rope.dimension_count"):
+    if whole(name, head_size) != head_size:
+      raise ValueError(
+        f"llama.{name}={whole(name)} is not supported; only the head size "
+        f"{head_size} is"
+      )
+  return heads, kv_heads, head_size
+
+
+def _layers(announced: int, tensors: Mapping[str, Any]) -> int:
+  """L, which the metadata and the tensors must agree on."""
+  # Checked here and not with the tensors' shapes: no list of expected names
+  # is made for a number that may be billions.
+  numbers = {m.group(1) for m in map(_LAYER.match, tensors) if m}
+  if len(numbers) != announced:
+    raise ValueError(
+      f"llama.block_count={announced}, but the file holds tensors of "
+      f"{len(numbers)} layers"
+    )
+  return announced
 
 
 def _is_set(value: Any) -> bool:
@@ -228,7 +285,7 @@ def _rope_scaling(
   found = np.asarray(tensors[_ROPE_FACTORS].data, np.float64)
   scaling = {
     "rope_type": "llama3",
-    "factor": float(found.max()),
+    "factor": float(found.max(initial=1)),
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
@@ -255,9 +312,9 @@ def _tensors(
   for name, tensor in tensors.items():
     if name == _ROPE_FACTORS:
       continue
-    number = re.search(r"(?<=^blk\.)\d+(?=\.)", name)
-    layer = number.group() if number else ""
-    template = re.sub(r"^blk\.\d+\.", "blk.{i}.", name)
+    number = _LAYER.match(name)
+    layer = number.group(1) if number else ""
+    template = _LAYER.sub("blk.{i}.", name)
     if template not in _NAMES:
       unknown.append(name)
       continue
@@ -265,6 +322,7 @@ def _tensors(
       "blk.{i}.attn_q.weight": config["num_attention_heads"],
       "blk.{i}.attn_k.weight": config["num_key_value_heads"],
     }.get(template)
+    _check_quantization(tensor)
     yield Tensor(
       name=_NAMES[template].replace("{i}", layer),
       shape=tuple(int(size) for size in reversed(tensor.shape)),
@@ -274,6 +332,19 @@ def _tensors(
     raise ValueError(
       f"{len(unknown)} unexpected tensors, such as {', '.join(unknown[:4])}"
     )
+
+
+def _check_quantization(tensor: Any) -> None:
+  """Refuses a type that `gguf` cannot read, by trying it on one row."""
+  import gguf
+
+  try:
+    gguf.dequantize(tensor.data[:1], tensor.tensor_type)
+  except NotImplementedError:
+    raise ValueError(
+      f"{tensor.name}: the quantization {tensor.tensor_type.name} is not "
+      "supported by the gguf package"
+    ) from None
 
 
 def _reader(tensor: Any, rotated_heads: int | None):
@@ -287,13 +358,7 @@ def _reader(tensor: Any, rotated_heads: int | None):
   def read_tensor() -> np.ndarray:
     import gguf
 
-    try:
-      values = gguf.dequantize(tensor.data, tensor.tensor_type)
-    except NotImplementedError:
-      raise ValueError(
-        f"{tensor.name}: the quantization {tensor.tensor_type.name} is not "
-        "supported by the gguf package"
-      ) from None
+    values = gguf.dequantize(tensor.data, tensor.tensor_type)
     values = np.asarray(values, np.float32)
     return unpermute(values, rotated_heads) if rotated_heads else values
 

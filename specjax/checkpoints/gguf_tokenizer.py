@@ -7,6 +7,9 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from specjax.checkpoints import gguf_metadata
+
+_KEY = "tokenizer.ggml."
 # Values of tokenizer.ggml.token_type (GGUF specification).
 _CONTROL = 3
 _USER_DEFINED = 4
@@ -82,20 +85,21 @@ class Vocabulary:
       ValueError: it is not byte-level BPE with a known splitting rule, or
         its lists do not fit together.
     """
+    shown = gguf_metadata.shown
     kind = metadata.get("tokenizer.ggml.model")
     if kind != "gpt2":
       raise ValueError(
-        f"tokenizer.ggml.model={kind!r} is not supported; only byte-level BPE "
-        "('gpt2') is"
+        f"tokenizer.ggml.model={shown(kind)} is not supported; only "
+        "byte-level BPE ('gpt2') is"
       )
     splitting = metadata.get("tokenizer.ggml.pre")
-    if splitting not in _SPLITTING:
+    if not isinstance(splitting, str) or splitting not in _SPLITTING:
       raise ValueError(
-        f"tokenizer.ggml.pre={splitting!r} is not supported; known are "
+        f"tokenizer.ggml.pre={shown(splitting)} is not supported; known are "
         f"{', '.join(sorted(_SPLITTING))}"
       )
-    tokens = tuple(_list(metadata, "tokens"))
-    types = tuple(_list(metadata, "token_type"))
+    tokens = tuple(gguf_metadata.array(metadata, _KEY + "tokens", str))
+    types = tuple(gguf_metadata.array(metadata, _KEY + "token_type", int))
     if len(tokens) != len(types):
       raise ValueError(
         f"tokenizer.ggml.tokens has {len(tokens)} entries, "
@@ -103,25 +107,26 @@ class Vocabulary:
       )
     if len(set(tokens)) != len(tokens):
       raise ValueError("tokenizer.ggml.tokens holds the same token twice")
-    merges = tuple(tuple(m.split(" ")) for m in _list(metadata, "merges"))
+    merges = tuple(
+      tuple(merge.split(" "))
+      for merge in gguf_metadata.array(metadata, _KEY + "merges", str)
+    )
     for merge in merges:
       if len(merge) != 2:
         raise ValueError(
-          f"tokenizer.ggml.merges has the entry {' '.join(merge)!r}; expected "
-          "two tokens with a space between"
+          f"tokenizer.ggml.merges has the entry {shown(' '.join(merge))}; "
+          "expected two tokens with a space between"
         )
     return cls(
       tokens=tokens,
       types=types,
       merges=merges,
       splitting=splitting,
-      add_bos=bool(
-        metadata.get(
-          "tokenizer.ggml.add_bos_token", _SPLITTING[splitting].add_bos
-        )
+      add_bos=gguf_metadata.flag(
+        metadata, _KEY + "add_bos_token", _SPLITTING[splitting].add_bos
       ),
       ids=_role_ids(metadata, len(tokens)),
-      chat_template=metadata.get("tokenizer.chat_template"),
+      chat_template=gguf_metadata.string(metadata, "tokenizer.chat_template"),
     )
 
   def tokenizer_json(self) -> str:
@@ -156,9 +161,15 @@ class Vocabulary:
           "missing"
         )
       bos = self.tokens[self.ids["bos"]]
-      tokenizer.post_processor = processors.TemplateProcessing(
-        single=[bos, "$A"], pair=None, special_tokens=[(bos, self.ids["bos"])]
-      )
+      try:
+        tokenizer.post_processor = processors.TemplateProcessing(
+          single=[bos, "$A"], pair=None, special_tokens=[(bos, self.ids["bos"])]
+        )
+      except ValueError as error:  # "$B" and "a:1" mean something to it
+        raise ValueError(
+          f"tokenizer.ggml.bos_token_id={self.ids['bos']}: the token {bos!r} "
+          f"cannot be added ({error})"
+        ) from None
     return tokenizer.to_str(pretty=True)
 
   def tokenizer_config(self, max_length: int) -> dict[str, Any]:
@@ -193,13 +204,6 @@ class Vocabulary:
     return config
 
 
-def _list(metadata: Mapping[str, Any], name: str) -> list:
-  value = metadata.get(f"tokenizer.ggml.{name}")
-  if not isinstance(value, list):
-    raise ValueError(f"the key tokenizer.ggml.{name} is missing")
-  return value
-
-
 def _role_ids(metadata: Mapping[str, Any], size: int) -> dict[str, int]:
   """The ids of special roles, checked against the vocabulary's size."""
   keys = {
@@ -211,12 +215,7 @@ def _role_ids(metadata: Mapping[str, Any], size: int) -> dict[str, int]:
   }
   ids = {}
   for role, key in keys.items():
-    value = metadata.get(f"tokenizer.ggml.{key}")
-    if value is None:
-      continue
-    if not 0 <= value < size:
-      raise ValueError(
-        f"tokenizer.ggml.{key}={value} is outside the vocabulary of {size}"
-      )
-    ids[role] = value
+    value = gguf_metadata.token_id(metadata, _KEY + key, size)
+    if value is not None:
+      ids[role] = value
   return ids

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -29,6 +30,9 @@ _DTYPES = {
   "F16": np.dtype(np.float16),
   "BF16": np.dtype(ml_dtypes.bfloat16),
 }
+# A shard lies beside its index. What else an index says is not followed: it
+# comes with a downloaded model.
+_SHARD = re.compile(r"[^/\\\0]+\.safetensors")
 _LISTED = 6  # offenders of one kind that an error shows
 
 
@@ -78,12 +82,37 @@ def load_params(
   sources = keymaps.sources(model.paths, [s.shape for s in model.shapes])
   with contextlib.ExitStack() as stack:
     files = _open(folder, stack)
-    problems = _problems(sources, files)
-    if problems:
-      raise CheckpointError(
-        f"{folder} does not fit the model: {'; '.join(problems)}"
-      )
+    wanted = {name for source in sources for name in source.names}
+    found = {
+      name: file.get_slice(name)
+      for name, file in files.items()
+      if name in wanted or not _says_nothing(name, files)
+    }
+    _require(
+      folder,
+      sources,
+      {name: tensor.get_shape() for name, tensor in found.items()},
+      {name: tensor.get_dtype() for name, tensor in found.items()},
+    )
     return tuple(_load(source, files, dtype) for source in sources)
+
+
+def check_shapes(
+  name: object, model: Any, shapes: Mapping[str, Sequence[int]]
+) -> None:
+  """Checks that tensors are exactly a model's, as load_params would.
+
+  Args:
+    name: what the error calls the checkpoint.
+    model: as in load_params.
+    shapes: Hugging Face name to shape of every tensor.
+
+  Raises:
+    CheckpointError: tensors are missing, unexpected or of another shape, all
+      of them listed in one message.
+  """
+  sources = keymaps.sources(model.paths, [s.shape for s in model.shapes])
+  _require(name, sources, shapes, dict.fromkeys(shapes, "F32"))
 
 
 def save_params(
@@ -210,6 +239,10 @@ def _open(
       raise FileNotFoundError(
         f"{folder / name}: no such file, but {_INDEX} names it"
       ) from None
+    except (OSError, ValueError) as error:  # a folder, or no name of a file
+      raise CheckpointError(
+        f"{folder / name}: cannot be read ({error})"
+      ) from None
     files.update(dict.fromkeys(file.keys(), file))
   return files
 
@@ -225,9 +258,10 @@ def _files(folder: pathlib.Path) -> list[str]:
         f"{folder / _INDEX}: weight_map is missing or empty"
       )
     for name in index.values():
-      if not isinstance(name, str) or pathlib.PurePath(name).name != name:
+      if not isinstance(name, str) or not _SHARD.fullmatch(name):
         raise CheckpointError(
-          f"{folder / _INDEX}: {name!r} is not the name of a file beside it"
+          f"{folder / _INDEX}: {name!r} is not the name of a .safetensors file "
+          "beside it"
         )
     return sorted(set(index.values()))
   hint = ""
@@ -236,49 +270,46 @@ def _files(folder: pathlib.Path) -> list[str]:
   raise FileNotFoundError(f"{folder}: neither {_FILE} nor {_INDEX} in it{hint}")
 
 
-def _problems(
-  sources: Sequence[keymaps.Source], files: Mapping[str, Any]
-) -> list[str]:
-  """What keeps the files from being exactly the model, one line a kind."""
+def _require(
+  where: object,
+  sources: Sequence[keymaps.Source],
+  shapes: Mapping[str, Sequence[int]],
+  types: Mapping[str, str],
+) -> None:
+  """Raises an error that lists what keeps tensors from being the model."""
   wanted = {name: s.file_shape for s in sources for name in s.names}
-  missing, shapes, types = [], [], []
-  for name, shape in wanted.items():
-    if name not in files:
-      missing.append(name)
-      continue
-    tensor = files[name].get_slice(name)
-    found = tuple(tensor.get_shape())
-    if found != shape:
-      shapes.append(f"{name} {found}, the config says {shape}")
-    if tensor.get_dtype() not in _DTYPES:
-      types.append(f"{name} {tensor.get_dtype()}")
-  unexpected = [
-    name
-    for name in files
-    if name not in wanted
-    and not keymaps.IGNORED.fullmatch(name)
-    and not _is_tied_head(name, wanted, files)
-  ]
+  there = [name for name in wanted if name in shapes]
   kinds = {
-    "missing": missing,
-    "unexpected": unexpected,
-    "of another shape": shapes,
-    f"of a type other than {', '.join(_DTYPES)}": types,
+    "missing": [name for name in wanted if name not in shapes],
+    "unexpected": [name for name in shapes if name not in wanted],
+    "of another shape": [
+      f"{name} {tuple(shapes[name])}, the config says {wanted[name]}"
+      for name in there
+      if tuple(shapes[name]) != wanted[name]
+    ],
+    f"of a type other than {', '.join(_DTYPES)}": [
+      f"{name} {types[name]}" for name in there if types[name] not in _DTYPES
+    ],
   }
-  return [
+  problems = [
     f"{len(names)} {kind}: {', '.join(sorted(names)[:_LISTED])}"
     + (", …" if len(names) > _LISTED else "")
     for kind, names in kinds.items()
     if names
   ]
+  if problems:
+    raise CheckpointError(
+      f"{where} does not fit the model: {'; '.join(problems)}"
+    )
 
 
-def _is_tied_head(
-  name: str, wanted: Mapping[str, Any], files: Mapping[str, Any]
-) -> bool:
-  """Whether a tensor only repeats the embedding it is tied to."""
+def _says_nothing(name: str, files: Mapping[str, Any]) -> bool:
+  """Whether a tensor that is no parameter may be there all the same."""
+  if keymaps.IGNORED.fullmatch(name):
+    return True
+  # A head that only repeats the embedding it is tied to.
   embed = "model.embed_tokens.weight"
-  if name != "lm_head.weight" or embed not in wanted or embed not in files:
+  if name != "lm_head.weight" or embed not in files:
     return False
   head, embed = files[name].get_tensor(name), files[embed].get_tensor(embed)
   return head.dtype == embed.dtype and head.tobytes() == embed.tobytes()

@@ -17,6 +17,17 @@ from absl import flags
 from specjax.cli import command, table
 
 PROGRAM = "specjax-convert"
+# What loaders take instead of, or beside, the files that are written here.
+_STALE = (
+  "*.safetensors",
+  "*.safetensors.index.json",
+  "adapter_config.json",
+  "added_tokens.json",
+  "additional_chat_templates/*.jinja",
+  "chat_template.jinja",
+  "chat_template.json",
+  "special_tokens_map.json",
+)
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -50,10 +61,13 @@ def convert(
     source: the GGUF file.
     folder: where to write; made if it is not there.
     dtype: float32, bfloat16 or float16.
-    overwrite: whether the folder may already hold files.
+    overwrite: whether the folder may already hold files. Those that would win
+      over the new ones, such as chat_template.jinja, are removed.
 
   Raises:
     FileExistsError: the folder holds files and `overwrite` is false.
+    ValueError: the file's tensors are not those of a model that the decoder
+      can run; nothing is written then.
     Others as specjax.checkpoints.gguf.read.
   """
   # jax takes a second to import: wrong command lines fail before it.
@@ -61,6 +75,8 @@ def convert(
   import tqdm
 
   from specjax.checkpoints import gguf, hf
+  from specjax.models import config as config_lib
+  from specjax.models import decoder
 
   if folder.exists() and not folder.is_dir():
     raise FileExistsError(f"--output={folder}: a file, not a folder")
@@ -70,17 +86,33 @@ def convert(
       "--overwrite"
     )
   checkpoint = gguf.read(source)
+  shapes = {tensor.name: tensor.shape for tensor in checkpoint.tensors}
+  try:
+    config = config_lib.from_hugging_face(checkpoint.config)
+  except ValueError as error:
+    raise ValueError(f"{source}: as a {error}") from None
+  hf.check_shapes(source, decoder.build(config, scan_layers=True), shapes)
   bar = tqdm.tqdm(checkpoint.tensors, desc="converting", unit="tensor")
   hf.write_folder(
     folder,
-    {tensor.name: tensor.shape for tensor in checkpoint.tensors},
+    shapes,
     ((tensor.name, tensor.read()) for tensor in bar),
     config=checkpoint.config,
     dtype=jnp.dtype(dtype),
   )
+  # Only now: whatever fails before leaves the model that was there.
+  _remove_stale(folder)
   (folder / "tokenizer.json").write_text(checkpoint.tokenizer, encoding="utf-8")
   hf.write_json(folder / "tokenizer_config.json", checkpoint.tokenizer_config)
   hf.write_json(folder / "generation_config.json", checkpoint.generation_config)
+
+
+def _remove_stale(folder: pathlib.Path) -> None:
+  """Removes files of another model that would win over the new ones."""
+  for pattern in _STALE:
+    for path in folder.glob(pattern):
+      if path.name != "model.safetensors" and not path.is_dir():
+        path.unlink()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

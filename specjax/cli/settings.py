@@ -203,7 +203,7 @@ def help_text(usage: str) -> str:
     [
       usage.rstrip(),
       "",
-      "Flags (a flag wins over the config):",
+      "Flags (a flag wins over the config; --noNAME turns a switch off):",
       "",
       *table.flag_help(FIELDS.values()),
       "  --config=FILE",

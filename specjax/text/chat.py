@@ -23,19 +23,22 @@ def find_template(
       text, or a list of named ones of which the default counts.
 
   Raises:
-    ValueError: the config's entry is neither.
+    ValueError: the config's entry is neither, or the file is not UTF-8.
   """
   file = folder / "chat_template.jinja"
   if file.is_file():
-    return file.read_text(encoding="utf-8-sig")
+    try:
+      return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+      raise ValueError(f"{file}: not UTF-8 text ({error})") from None
   template = config.get("chat_template")
   if isinstance(template, list):
-    named = {
-      entry.get("name"): entry.get("template")
+    named = [
+      entry.get("template")
       for entry in template
-      if isinstance(entry, Mapping)
-    }
-    template = named.get("default")
+      if isinstance(entry, Mapping) and entry.get("name") == "default"
+    ]
+    template = named[-1] if named else None
   if template is not None and not isinstance(template, str):
     raise ValueError(
       f"{folder / 'tokenizer_config.json'}: chat_template must be a text or a "
@@ -57,8 +60,8 @@ def render(
     special_tokens: role to text, such as {"bos_token": "<s>"}.
 
   Raises:
-    ValueError: a message is malformed, or the template is, or it refuses
-      the conversation.
+    ValueError: a message is malformed, or the template fails, in whatever
+      way: it is malformed, refuses the conversation, divides by zero, …
   """
   _check(messages)
   import jinja2  # only chats pay for it
@@ -71,9 +74,13 @@ def render(
       add_generation_prompt=True,
       **special_tokens,
     )
-  except jinja2.TemplateError as error:
+  except Exception as error:  # a template is a program, and may do anything
+    reason = " ".join(str(error).split())
+    # Jinja's own messages are sentences; of others the type says more.
+    if not isinstance(error, jinja2.TemplateError) or not reason:
+      reason = f"{type(error).__name__}: {reason}".removesuffix(": ")
     raise ValueError(
-      f"the chat template refused the messages: {error}"
+      f"the chat template failed on the messages: {reason}"
     ) from None
 
 

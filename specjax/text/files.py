@@ -27,8 +27,11 @@ def read_json(path: os.PathLike | str, *, missing_ok: bool = False) -> dict:
     raise FileNotFoundError(f"{path}: no such file") from None
   except UnicodeDecodeError as error:
     raise ValueError(f"{path}: not UTF-8 text ({error})") from None
-  except json.JSONDecodeError as error:
-    raise ValueError(f"{path}: not valid JSON ({error})") from None
+  except RecursionError:
+    raise ValueError(f"{path}: the JSON is nested too deep") from None
+  except ValueError as error:  # no JSON, or a number of over 4300 digits
+    reason = str(error).partition(";")[0]
+    raise ValueError(f"{path}: not valid JSON ({reason})") from None
   if not isinstance(value, dict):
     raise ValueError(
       f"{path}: expected a JSON object {{…}}, found {type(value).__name__}"

@@ -6,12 +6,11 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import tokenizers
-from tokenizers import processors
 
-from specjax.text import chat, files
+from specjax.text import chat, failures, files
+from specjax.text import special as special_lib
 
 # Decoders of which every prefix that ends between two characters is final.
 # Others (WordPiece's clean-up, BPEDecoder's suffix) look at what comes next.
@@ -95,15 +94,20 @@ class Tokenizer:
       backend = _through_transformers(folder)
     config = files.read_json(folder / "tokenizer_config.json", missing_ok=True)
     roles = files.read_json(folder / "special_tokens_map.json", missing_ok=True)
-    special = _special_tokens({**roles, **config})
-    _add_special_tokens(backend, special)
-    _apply_bos_and_eos(backend, config, special)
+    special = special_lib.from_config({**roles, **config}, folder)
+    special_lib.mark(backend, special)
+    special_lib.apply_bos_and_eos(backend, config, special)
     eos_ids = set()
     if "eos_token" in special:
-      eos_ids.add(_token_id(backend, special["eos_token"], folder))
-    for name in ("generation_config.json", "config.json"):
-      ids = files.read_json(folder / name, missing_ok=True).get("eos_token_id")
-      eos_ids.update(_eos_ids(ids, folder / name))
+      token = special["eos_token"]
+      eos_ids.add(special_lib.token_id(backend, token, folder))
+    names = ("generation_config.json", "config.json")
+    configs = {n: files.read_json(folder / n, missing_ok=True) for n in names}
+    padded = configs["config.json"].get("vocab_size")
+    for name, content in configs.items():
+      eos_ids.update(
+        special_lib.eos_ids(backend, content, folder / name, padded)
+      )
     return cls(
       backend,
       name=str(folder),
@@ -153,8 +157,13 @@ class Tokenizer:
     return decoder.get("decoders", [decoder])
 
   def encode(self, text: str) -> list[int]:
-    """Token ids of a text, with BOS and the like as the tokenizer adds them."""
-    return self._backend.encode(text).ids
+    """Token ids of a text, with BOS and the like as the tokenizer adds them.
+
+    Raises:
+      ValueError: the text is none (half a surrogate pair is no character), or
+        the tokenizer has no token for a part of it.
+    """
+    return self._encode(text, add_special_tokens=True)
 
   def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
     """Token ids of a chat, ready for the assistant's answer.
@@ -166,11 +175,19 @@ class Tokenizer:
       messages: [{"role": …, "content": …}, …] in order.
 
     Raises:
-      ValueError: there is no chat template, a message is malformed, or the
-        template refuses the conversation.
+      ValueError: there is no chat template, a message is malformed, the
+        template fails, or what it makes cannot be encoded.
     """
-    text = self.render_chat(messages)
-    return self._backend.encode(text, add_special_tokens=False).ids
+    return self._encode(self.render_chat(messages), add_special_tokens=False)
+
+  def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    if not isinstance(text, str):
+      raise ValueError(f"{self.name}: {text!r} must be a text to be encoded")
+    failures.check_characters(text, self.name)
+    with failures.guarded(f"{self.name}: the tokenizer failed on the text"):
+      return self._backend.encode(
+        text, add_special_tokens=add_special_tokens
+      ).ids
 
   def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
     """The text that encode_chat encodes; arguments and errors are the same."""
@@ -191,8 +208,12 @@ class Tokenizer:
       ids: token ids; those without a token (padding of the model's
         vocabulary) decode to nothing.
       skip_special: whether control tokens are left out.
+
+    Raises:
+      ValueError: an id is none at all, or the tokenizer fails.
     """
-    return self._backend.decode(list(ids), skip_special_tokens=skip_special)
+    with failures.guarded(f"{self.name}: the tokenizer failed on the ids"):
+      return self._backend.decode(list(ids), skip_special_tokens=skip_special)
 
   def fingerprint(self) -> str:
     """A hash of what two models must share to exchange token ids.
@@ -219,10 +240,8 @@ class Tokenizer:
 
 
 def _from_file(file: pathlib.Path) -> tokenizers.Tokenizer:
-  try:
+  with failures.guarded(f"{file}: not a tokenizer"):
     return tokenizers.Tokenizer.from_str(file.read_text(encoding="utf-8-sig"))
-  except Exception as error:  # `tokenizers` raises bare Exception
-    raise ValueError(f"{file}: not a tokenizer ({error})") from None
 
 
 def _through_transformers(folder: pathlib.Path) -> tokenizers.Tokenizer:
@@ -249,81 +268,3 @@ def _through_transformers(folder: pathlib.Path) -> tokenizers.Tokenizer:
       f"{lacks}, and transformers cannot make one of its vocabulary files: "
       f"{reason}"
     ) from None
-
-
-def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-  """Role to text of the special tokens, e.g. {"eos_token": "</s>"}."""
-  special = {}
-  for role, token in config.items():
-    if role.endswith("_token") and not role.startswith("add_"):
-      if isinstance(token, Mapping):
-        token = token.get("content")
-      if isinstance(token, str):
-        special[role] = token
-  return special
-
-
-def _add_special_tokens(
-  backend: tokenizers.Tokenizer, special: Mapping[str, str]
-) -> None:
-  """Marks as special the tokens that only the config calls so."""
-  marked = {
-    token.content
-    for token in backend.get_added_tokens_decoder().values()
-    if token.special
-  }
-  missing = [
-    tokenizers.AddedToken(token, special=True, normalized=False)
-    for token in dict.fromkeys(special.values())
-    if token not in marked and backend.token_to_id(token) is not None
-  ]
-  if missing:
-    backend.add_special_tokens(missing)
-
-
-def _apply_bos_and_eos(
-  backend: tokenizers.Tokenizer,
-  config: Mapping[str, Any],
-  special: Mapping[str, str],
-) -> None:
-  """Follows add_bos_token and add_eos_token where the config sets them.
-
-  As in transformers, they replace the post-processor of tokenizer.json.
-  """
-  if "add_bos_token" not in config and "add_eos_token" not in config:
-    return
-  bos, eos = (
-    special.get(f"{kind}_token") if config.get(f"add_{kind}_token") else None
-    for kind in ("bos", "eos")
-  )
-  pieces = [bos, "$A", eos]
-  backend.post_processor = processors.TemplateProcessing(
-    single=[piece for piece in pieces if piece is not None],
-    pair=None,
-    special_tokens=[
-      (token, _token_id(backend, token, "tokenizer_config.json"))
-      for token in dict.fromkeys((bos, eos))
-      if token is not None
-    ],
-  )
-
-
-def _token_id(backend: tokenizers.Tokenizer, token: str, where: Any) -> int:
-  found = backend.token_to_id(token)
-  if found is None:
-    raise ValueError(
-      f"{where}: special token {token!r} is not in the vocabulary of "
-      "tokenizer.json"
-    )
-  return found
-
-
-def _eos_ids(value: Any, where: Any) -> list[int]:
-  """The `eos_token_id` of a config: absent, one id, or a list of ids."""
-  ids = [] if value is None else value if isinstance(value, list) else [value]
-  for i in ids:
-    if not isinstance(i, int) or isinstance(i, bool) or i < 0:
-      raise ValueError(
-        f"{where}: eos_token_id={value!r} must be a token id or a list of them"
-      )
-  return ids

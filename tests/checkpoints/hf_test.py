@@ -256,8 +256,17 @@ def test_a_missing_shard_is_named(tmp_path):
     ({}, "weight_map is missing"),
     ({"weight_map": {}}, "weight_map is missing"),
     ({"weight_map": [1]}, "weight_map is missing"),
-    ({"weight_map": {"a": "../x.safetensors"}}, "not the name of a file"),
-    ({"weight_map": {"a": 3}}, "not the name of a file"),
+    ({"weight_map": {"a": "../x.safetensors"}}, "not the name of"),
+    ({"weight_map": {"a": 3}}, "not the name of"),
+    ({"weight_map": {"a": ""}}, "'' is not the name of"),
+    ({"weight_map": {"a": "."}}, "'.' is not the name of"),
+    ({"weight_map": {"a": ".."}}, "'..' is not the name of"),
+    ({"weight_map": {"a": "/x.safetensors"}}, "'/x.saf.*not the name of"),
+    ({"weight_map": {"a": "b/x.safetensors"}}, "'b/x.saf.*not the name of"),
+    ({"weight_map": {"a": "b\\x.safetensors"}}, "not the name of"),
+    ({"weight_map": {"a": "b\0.safetensors"}}, "not the name of"),
+    ({"weight_map": {"a": "x.bin"}}, "'x.bin' is not the name of"),
+    ({"weight_map": {"a": ["x"]}}, "not the name of"),
     ([], "expected a JSON object"),
   ],
 )
@@ -265,6 +274,31 @@ def test_a_malformed_index_is_named(tmp_path, index, message):
   write_index(tmp_path, index)
   with pytest.raises(ValueError, match=rf"index\.json: .*{message}"):
     hf.load_params(tmp_path, build())
+
+
+@pytest.mark.parametrize("name", ["x.safetensors", "\ud800.safetensors"])
+def test_a_shard_that_is_no_file_is_named(tmp_path, name):
+  (tmp_path / "x.safetensors").mkdir()
+  write_index(tmp_path, {"weight_map": {"a": name}})
+  with pytest.raises((ValueError, OSError), match=r"\.safetensors: ") as error:
+    hf.load_params(tmp_path, build())
+  assert str(error.value).startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_shapes_alone_are_checked_like_a_folder(scan_layers):
+  model = build(scan_layers=scan_layers)
+  shapes = {name: value.shape for name, value in tensors().items()}
+  hf.check_shapes("mine", model, shapes)
+  shapes["odd"] = shapes.pop("model.norm.weight")
+  shapes["lm_head.weight"] = (16, 40)
+  with pytest.raises(hf.CheckpointError) as error:
+    hf.check_shapes("mine", model, shapes)
+  assert str(error.value) == (
+    "mine does not fit the model: 1 missing: model.norm.weight; "
+    "1 unexpected: odd; 1 of another shape: lm_head.weight (16, 40), the "
+    "config says (40, 16)"
+  )
 
 
 # Saving

@@ -15,6 +15,7 @@ from specjax.models import config as config_lib
 from specjax.models import decoder
 from tests.checkpoints import gguf_files
 
+KV = "llama.attention.head_count_kv"
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -82,6 +83,123 @@ def test_a_folder_with_files_is_kept_unless_told_otherwise(tmp_path, source):
   assert (folder / "config.json").read_text() == "mine"
   convert.convert(source, folder, overwrite=True)
   assert hf.read_config(folder)["model_type"] == "llama"
+
+
+UNUSABLE = {
+  "layer too many": (dict(metadata={"llama.block_count": 1}), "block_count=1"),
+  "layer too few": (dict(metadata={"llama.block_count": 3}), "block_count=3"),
+  "other width": (
+    dict(metadata={"llama.feed_forward_length": 65}),
+    "6 of another shape",
+  ),
+  "other size": (
+    dict(
+      metadata={"llama.embedding_length": 64, "llama.rope.dimension_count": 16}
+    ),
+    "of another shape",
+  ),
+  "vast": (
+    dict(metadata={"llama.feed_forward_length": 2**32 - 1}),
+    "6 of another shape",
+  ),
+  "text for a width": (
+    dict(metadata={"llama.feed_forward_length": "64"}),
+    "llama.feed_forward_length='64'",
+  ),
+  "text for a length": (
+    dict(metadata={"llama.context_length": "128"}),
+    "llama.context_length='128'",
+  ),
+  "one head too few": (
+    dict(
+      metadata={"llama.attention.head_count": 2, KV: 2}
+      | {"llama.attention.key_length": 8}
+    ),
+    "q_proj.weight",
+  ),
+}
+
+
+def spoiled(name, value):
+  tensors = gguf_files.weights()
+  if value is None:
+    del tensors[name]
+  else:
+    tensors[name] = value
+  return dict(tensors=tensors)
+
+
+for _name in (
+  "model.norm.weight",
+  "model.layers.1.self_attn.k_proj.weight",
+  "model.layers.0.mlp.down_proj.weight",
+):
+  UNUSABLE[f"no {_name}"] = (spoiled(_name, None), f"1 missing: {_name}")
+  UNUSABLE[f"odd {_name}"] = (
+    spoiled(_name, np.ones((4, 32), np.float32)),
+    f"1 of another shape: {_name} (4, 32)",
+  )
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_what_would_be_an_unusable_folder_is_not_written(
+  tmp_path, capsys, kind
+):
+  changes, message = UNUSABLE[kind]
+  path = gguf_files.write(tmp_path / "bad.gguf", **changes)
+  out = tmp_path / "out"
+  call = ["specjax-convert", f"--gguf={path}", f"--output={out}"]
+  assert convert.main(call) == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith(f"specjax-convert: error: {path}")
+  assert message in line
+  assert not out.exists()
+
+
+def test_overwriting_removes_what_would_win_over_the_new_files(
+  tmp_path, source
+):
+  folder = tmp_path / "old"
+  (folder / "additional_chat_templates").mkdir(parents=True)
+  (folder / "more.safetensors").mkdir()
+  stale = {
+    "chat_template.jinja": "old",
+    "chat_template.json": "{}",
+    "additional_chat_templates/tool_use.jinja": "old",
+    "special_tokens_map.json": '{"sep_token": "<|im_start|>"}',
+    "added_tokens.json": "{}",
+    "adapter_config.json": "{}",
+    "model.safetensors.index.json": '{"weight_map": {"a": "b"}}',
+    "model-00001-of-00002.safetensors": "old",
+    "adapter_model.safetensors": "old",
+    "model.safetensors": "old",
+  }
+  kept = ("README.md", "tokenizer.model", "notes.json", "model.gguf")
+  for name in (*stale, *kept):
+    (folder / name).write_text(stale.get(name, "mine"))
+  convert.convert(source, folder, overwrite=True)
+  for name in set(stale) - {"model.safetensors"}:
+    assert not (folder / name).exists(), name
+  for name in kept:
+    assert (folder / name).read_text() == "mine"
+  tokenizer = text.Tokenizer.from_folder(folder)
+  assert tokenizer.chat_template == "{{ messages[0].content }}"
+  model = decoder.build(config_lib.from_hugging_face(hf.read_config(folder)))
+  hf.load_params(folder, model)
+
+
+def test_a_failed_overwrite_keeps_the_model_that_was_there(tmp_path):
+  folder = tmp_path / "old"
+  folder.mkdir()
+  for name in ("chat_template.jinja", "model.safetensors", "config.json"):
+    (folder / name).write_text("mine")
+  path = gguf_files.write(
+    tmp_path / "bad.gguf", metadata={"llama.block_count": 7}
+  )
+  with pytest.raises(ValueError, match="block_count=7"):
+    convert.convert(path, folder, overwrite=True)
+  assert {p.read_text() for p in folder.iterdir()} == {"mine"}
+  assert len(list(folder.iterdir())) == 3
 
 
 def test_an_empty_folder_is_used(tmp_path, source):

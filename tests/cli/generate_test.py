@@ -96,6 +96,16 @@ def test_compiled_programs_are_kept_unless_off(api, flags, cache):
   assert api.cache == cache
 
 
+def test_the_start_says_what_it_loads_and_that_nothing_is_kept(api, capsys):
+  flags = ("--proposer=draft_model", "--draft_model=d")
+  assert run("--model=m", "--prompt=a", *flags, "--compilation_cache=off") == 0
+  first, second, *_ = capsys.readouterr().err.splitlines()
+  assert (first, second) == (
+    "loading m and d …",
+    "compiling (about a minute) …",
+  )
+
+
 def test_a_file_of_prompts(api, capsys, tmp_path):
   source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
   source.write_text('{"prompt": "ab"}\nnonsense\n{"prompt": "cd", "id": "x"}\n')

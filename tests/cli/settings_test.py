@@ -80,7 +80,7 @@ def test_a_wrong_flag_is_one_line(flags, words):
 @pytest.mark.parametrize(
   "lines, words",
   [
-    (("modle='m'",), "'modle', which is no setting; there are model, "),
+    (("modle='m'",), r"no setting \(did you mean model\?\); there are model"),
     (("temprature=1.0",), r"no setting \(did you mean temperature\?\); there"),
     (("top_k=1.5",), "config.top_k=1.5: give a whole number$"),
     (("top_k=True",), "config.top_k=True: give a whole number$"),

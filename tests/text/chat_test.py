@@ -127,16 +127,61 @@ def test_malformed_messages_are_refused(messages):
 
 
 @pytest.mark.parametrize(
-  "template",
-  ["{{ raise_exception('no system role') }}", "{% if %}", "{{ x.y.z }}"],
+  "template, reason",
+  [
+    ("{{ raise_exception('no\n system role') }}", "no system role"),
+    ("{{ raise_exception(3) }}", "3"),
+    ("{{ raise_exception('') }}", "TemplateError"),
+    ("{% if %}", "Expected an expression"),
+    ("{{ x.y.z }}", "'x' is undefined"),
+    ("{{ tools|length }}", "TypeError: .*NoneType"),
+    ("{{ messages[0].content + 1 }}", "TypeError: .*str"),
+    ("{{ 1/0 }}", "ZeroDivisionError: division by zero"),
+    ("{{ strftime_now(3) }}", "TypeError: "),
+    ("{{ strftime_now() }}", "TypeError: "),
+    ("{% for i in range(10**9) %}{% endfor %}", "OverflowError: Range too big"),
+    ("{{ 10**5000 }}", "ValueError: .*4300 digits"),
+    ("{{ 2.0**5000 }}", "OverflowError: "),
+    ("{{ {}['a'].b }}", ".*undefined|.*no attribute"),
+    ("{{ 1|no_such_filter }}", "No filter named"),
+    ("{{ '%d' % 'a' }}", "TypeError: "),
+    ("{{ range|tojson }}", "TypeError: .*JSON serializable"),
+    ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError: "),
+    ("{{ " + "(" * 5000 + ")" * 5000 + " }}", "RecursionError: "),
+    ("{{ '\ud800'|urlencode }}", "UnicodeEncodeError: "),
+  ],
 )
-def test_a_template_that_refuses_is_one_line(template):
-  with pytest.raises(ValueError, match="chat template refused") as error:
-    chat_tokenizer(template).encode_chat([{"role": "user", "content": "hi"}])
+def test_a_template_that_fails_is_one_line_that_says_why(template, reason):
+  tokenizer = chat_tokenizer(template)
+  with pytest.raises(
+    ValueError, match=f"^tokenizer: the chat template failed .*: {reason}"
+  ) as error:
+    tokenizer.encode_chat([{"role": "user", "content": "hi"}])
   assert "\n" not in str(error.value)
+
+
+def test_half_a_surrogate_pair_out_of_a_template_is_refused():
+  tokenizer = chat_tokenizer("{{ messages[0].content }}")
+  with pytest.raises(ValueError, match="half a surrogate pair"):
+    tokenizer.encode_chat([{"role": "user", "content": "hi\ud800"}])
+
+
+def test_a_template_that_is_not_utf8_names_its_file(tmp_path):
+  folder(tmp_path, byte_level())
+  (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+  with pytest.raises(ValueError, match=r"chat_template\.jinja: not UTF-8"):
+    text.Tokenizer.from_folder(tmp_path)
+
+
+def test_odd_entries_among_named_templates_are_passed_over(tmp_path):
+  named = [3, {"name": ["x"]}, {"name": "default", "template": "d"}]
+  folder(
+    tmp_path, byte_level(), tokenizer_config__json={"chat_template": named}
+  )
+  assert text.Tokenizer.from_folder(tmp_path).chat_template == "d"
 
 
 def test_a_template_reaches_nothing_outside():
   tokenizer = chat_tokenizer("{{ messages.__class__.__mro__ }}")
-  with pytest.raises(ValueError, match="chat template refused"):
+  with pytest.raises(ValueError, match="chat template failed"):
     tokenizer.render_chat([{"role": "user", "content": "hi"}])

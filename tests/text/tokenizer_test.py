@@ -170,11 +170,88 @@ def test_an_unknown_special_token_is_named(tmp_path):
     text.Tokenizer.from_folder(tmp_path)
 
 
-@pytest.mark.parametrize("value", ["2", [1, None], -1, True, 1.5])
+@pytest.mark.parametrize(
+  "value", ["2", [1, None], -1, [0, -1], True, 1.5, {}, float("nan")]
+)
 def test_a_malformed_eos_id_is_named(tmp_path, value):
   folder(tmp_path, byte_level(), config__json={"eos_token_id": value})
   with pytest.raises(ValueError, match=r"config\.json: eos_token_id="):
     text.Tokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["config", "generation_config"])
+@pytest.mark.parametrize("value", [262, 2**32, 2**40, 10**400])
+def test_an_end_outside_the_vocabulary_is_named(tmp_path, file, value):
+  folder(
+    tmp_path,
+    byte_level(),
+    **{f"{file}__json": {"eos_token_id": [260, value]}},
+  )
+  with pytest.raises(ValueError) as error:
+    text.Tokenizer.from_folder(tmp_path)
+  assert str(error.value) == (
+    f"{tmp_path / file}.json: eos_token_id={value} is no id of the vocabulary "
+    "(0 to 261)"
+  )
+
+
+def test_an_end_may_be_in_the_padding_of_the_models_vocabulary(tmp_path):
+  folder(
+    tmp_path,
+    byte_level(),
+    generation_config__json={"eos_token_id": 299},
+    config__json={"vocab_size": 300},
+  )
+  assert text.Tokenizer.from_folder(tmp_path).eos_ids == (299,)
+
+
+def word_level() -> text.Tokenizer:
+  backend = tokenizers.Tokenizer(
+    tokenizers.models.WordLevel({"a": 0}, unk_token="[UNK]")
+  )
+  return text.Tokenizer(backend, name="words")
+
+
+def test_what_the_tokenizer_cannot_encode_is_one_line():
+  tokenizer = word_level()
+  assert tokenizer.encode("a") == [0]
+  with pytest.raises(ValueError, match=r"^words: the tokenizer failed .*UNK"):
+    tokenizer.encode("b")
+
+
+@pytest.mark.parametrize("sample", ["\ud800", "a\udfff", "a\ud83d b"])
+def test_half_a_surrogate_pair_is_refused(sample):
+  with pytest.raises(ValueError, match="^tokenizer: .*half a surrogate pair"):
+    text.Tokenizer(byte_level()).encode(sample)
+
+
+@pytest.mark.parametrize("sample", [None, 3, b"a", ["a"], ("a", "b")])
+def test_what_is_no_text_is_refused(sample):
+  with pytest.raises(ValueError, match="^tokenizer: .*must be a text"):
+    text.Tokenizer(byte_level()).encode(sample)
+
+
+@pytest.mark.parametrize("ids", [[-1], [2**40], ["a"], [1.5]])
+def test_ids_that_are_none_are_refused(ids):
+  with pytest.raises(ValueError, match="^tokenizer: .*failed on the ids"):
+    text.Tokenizer(byte_level()).decode(ids)
+
+
+@pytest.mark.parametrize(
+  "content, reason",
+  [
+    ('{"a": ' * 100000 + "1" + "}" * 100000, "nested too deep"),
+    ('{"a": ' + "[" * 100000 + "]" * 100000 + "}", "nested too deep"),
+    ('{"a": ' + "9" * 5000 + "}", "4300 digits"),
+    ('{"a": -' + "9" * 5000 + "}", "4300 digits"),
+  ],
+)
+def test_json_that_python_refuses_names_its_file(tmp_path, content, reason):
+  path = tmp_path / "config.json"
+  path.write_text(content)
+  with pytest.raises(ValueError, match=rf"config\.json: .*{reason}") as error:
+    text.read_json(path)
+  assert "\n" not in str(error.value)
 
 
 def test_a_byte_order_mark_is_accepted(tmp_path):
@@ -191,6 +268,43 @@ def test_json_that_is_not_utf8_names_its_file(tmp_path):
   path.write_bytes(b'{"a": "\xff"}')
   with pytest.raises(ValueError, match=r"config\.json: not UTF-8"):
     text.read_json(path)
+
+
+@pytest.mark.parametrize("role", ["bos_token", "eos_token", "sep_token"])
+def test_a_special_token_that_is_no_text_is_named(tmp_path, role):
+  folder(tmp_path, byte_level(), tokenizer_config__json={role: "\ud800"})
+  with pytest.raises(ValueError, match=f": {role}: .*half a surrogate pair"):
+    text.Tokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("token", ["a:b", "$A", "$B", "$", "<s>:1", "x:9"])
+def test_a_bos_may_look_like_the_language_of_templates(tmp_path, token):
+  backend = byte_level()
+  backend.add_special_tokens([token])
+  config = {"bos_token": token, "add_bos_token": True}
+  folder(tmp_path, backend, tokenizer_config__json=config)
+  tokenizer = text.Tokenizer.from_folder(tmp_path)
+  assert tokenizer.encode("he") == [tokenizer.bos_id, 256]
+
+
+@pytest.mark.parametrize(
+  "piece",
+  [
+    {"SpecialToken": {"id": "<s>", "type_id": 0}},
+    {"Sequence": {"id": "B", "type_id": 0}},
+  ],
+)
+def test_a_panic_inside_the_tokenizer_is_an_error_like_others(piece):
+  state = json.loads(byte_level().to_str())
+  state["post_processor"] = {
+    "type": "TemplateProcessing",
+    "single": [piece],
+    "pair": [],
+    "special_tokens": {},
+  }
+  backend = tokenizers.Tokenizer.from_str(json.dumps(state))
+  with pytest.raises(ValueError, match="^tokenizer: the tokenizer failed"):
+    text.Tokenizer(backend).encode("he")
 
 
 # Fingerprint
