@@ -215,6 +215,11 @@ def help_text(usage: str) -> str:
 def _config(values: flags.FlagValues) -> dict[str, Any]:
   """The config's fields, held to the names and types of the settings."""
   if values["config"].value is None:
+    if values["config"].present:
+      raise command.UsageError(
+        "--config names a file whose get_config() returns nothing; return a"
+        " ConfigDict"
+      )
     return {}
   try:
     fields = dict(values["config"].value.items())

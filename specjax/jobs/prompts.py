@@ -48,6 +48,7 @@ class Row:
     prompt: the text to continue; None where messages are given.
     messages: the chat to answer; None where a prompt is given.
     settings: what the row itself sets, of SETTINGS.
+    named: whether the row brought its id.
   """
 
   line: int
@@ -55,6 +56,7 @@ class Row:
   prompt: str | None
   messages: tuple[Mapping[str, str], ...] | None
   settings: Mapping[str, Any]
+  named: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,8 +94,14 @@ def read(path: str | pathlib.Path) -> Iterator[Row | BadRow]:
       if not data.strip():
         continue
       row = parse(data, line)
+      if isinstance(row, BadRow):
+        yield row  # It never runs, so its id stays free.
+        continue
+      if row.id in seen and not row.named:
+        # Somebody else's id happens to be this line's number.
+        row = dataclasses.replace(row, id=f"line {line}")
       first = seen.setdefault(row.id, line)
-      if isinstance(row, Row) and first != line:
+      if first != line:
         error = f"id {row.id!r} is taken by line {first}; give each row its own"
         row = BadRow(line=line, id=row.id, error=error)
       yield row
@@ -198,6 +206,7 @@ def _row(fields: dict[str, Any], line: int, id: str) -> Row:
     settings={
       name: _setting(name, fields[name]) for name in SETTINGS if name in fields
     },
+    named="id" in fields,
   )
 
 

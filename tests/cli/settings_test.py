@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from specjax.cli import checks, command, settings
@@ -265,3 +267,17 @@ def test_rule_28_a_config_that_names_no_prompts_waits_for_flags(
     return
   with pytest.raises(command.UsageError, match=words):
     check(flag, *flags)
+
+
+@pytest.mark.parametrize(
+  "body", ("x = 1\n", "def get_config():\n  return None\n")
+)
+def test_rule_28_a_config_that_gives_nothing_is_refused(
+  tmp_path, monkeypatch, body
+):
+  # ml_collections would load it on top of the config of another test.
+  monkeypatch.delitem(sys.modules, "config_config", raising=False)
+  path = tmp_path / "config.py"
+  path.write_text(body)
+  with pytest.raises(command.UsageError, match="get_config"):
+    check(f"--config={path}", *BASE)

@@ -109,6 +109,18 @@ def test_any_line_is_a_row_or_a_bad_row(data):
   json.dumps(row.id).encode()
 
 
+def test_no_row_is_refused_for_an_id_that_nobody_wrote(tmp_path):
+  path = tmp_path / "in.jsonl"
+  path.write_text(
+    'nonsense\n{"prompt": "a", "id": "1"}\n{"prompt": "b", "id": 4}\n'
+    '{"prompt": "c"}\n{"prompt": "d", "id": 4}\n'
+  )
+  rows = list(prompts.read(path))
+  assert [row.id for row in rows] == ["1", "1", "4", "line 4", "4"]
+  bad = [row.line for row in rows if isinstance(row, prompts.BadRow)]
+  assert bad == [1, 5]
+
+
 def test_read_counts_lines_skips_empty_ones_and_goes_on(tmp_path):
   path = tmp_path / "in.jsonl"
   path.write_bytes(
