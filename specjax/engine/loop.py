@@ -164,10 +164,8 @@ class Engine:
       )
 
   def _run(self, pending):
-    more = True
     while True:
-      if more:
-        more = yield from self._refill(pending)
+      more = yield from self._refill(pending)
       self._prefill()
       decoding = {
         slot: row
@@ -176,9 +174,8 @@ class Engine:
       }
       if decoding:
         yield from self._decode(decoding)
-      elif not any(self._running):
-        if not more:
-          return
+      elif not more and not any(self._running):
+        return
 
   def _refill(self, pending):
     """Puts requests into free slots; returns whether there may be more."""
@@ -354,6 +351,11 @@ class Engine:
         elif count[slot]:
           tokens = emitted.tokens[slot, : count[slot]].tolist()
           yield row.take(tokens, drafted[slot], accepted[slot])
+        else:
+          raise RuntimeError(
+            f"slot {slot} ended on the device while {row.request.id!r} runs; "
+            "this is a fault of specjax"
+          )
         if row.done:
           del decoding[slot]
           self._running[slot] = None

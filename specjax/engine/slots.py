@@ -87,6 +87,7 @@ class Running:
 
   def fail(self, error: str) -> None:
     """Ends the request with an error; what was emitted stays."""
+    self._pieces.append(self._rest())
     self.error, self._reason, self.done = error, "error", True
 
   def completion(self) -> Completion:
