@@ -343,11 +343,13 @@ class Engine:
         if self._sync == 1:  # It speaks of the next step only.
           row.promising = bool(emitted.promising[slot])
         if emitted.failed[slot]:
-          row.fail(
+          rest = row.fail(
             "the model's logits are not finite (NaN or infinite) after "
             f"{len(row.request.prompt)} prompt tokens and "
             f"{row.emitted} of output"
           )
+          if rest.text:
+            yield rest
         elif count[slot]:
           tokens = emitted.tokens[slot, : count[slot]].tolist()
           yield row.take(tokens, drafted[slot], accepted[slot])

@@ -85,10 +85,16 @@ class Running:
     self._pieces.append(piece)
     return Chunk(id=self.request.id, text=piece, token_ids=tuple(kept))
 
-  def fail(self, error: str) -> None:
-    """Ends the request with an error; what was emitted stays."""
-    self._pieces.append(self._rest())
+  def fail(self, error: str) -> Chunk:
+    """Ends the request with an error; what was emitted stays.
+
+    Returns:
+      The text that was held back, without an id of its own.
+    """
+    rest = self._rest()
+    self._pieces.append(rest)
     self.error, self._reason, self.done = error, "error", True
+    return Chunk(id=self.request.id, text=rest, token_ids=())
 
   def completion(self) -> Completion:
     """The finished request, as its owner gets it."""

