@@ -24,9 +24,9 @@ from specjax.models.layers import (
   Linear,
   RMSNorm,
   param,
-  product,
   rope_frequencies,
 )
+from specjax.models.product import product
 from specjax.sharding import axes
 from specjax.types import Array, Params
 

@@ -12,12 +12,11 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from specjax.cache import BLOCK, KVCache, unpack
+from specjax.models.attend import attend
 from specjax.models.config import DecoderConfig, RopeScaling
+from specjax.models.product import product
 from specjax.sharding import axes
 from specjax.types import Array
-
-_MASKED = -1e30  # finite: a row masked in a whole block must not become NaN
 
 
 def param(shape, names, dtype, stack: int | None) -> nnx.Param:
@@ -26,44 +25,6 @@ def param(shape, names, dtype, stack: int | None) -> nnx.Param:
     shape, names = (stack, *shape), (axes.LAYERS, *names)
   assert len(shape) == len(names) and set(names) <= axes.ALL
   return nnx.Param(jax.ShapeDtypeStruct(shape, dtype), axes=names)
-
-
-def precision_of(dtype) -> lax.Precision:
-  """HIGHEST for float32: a TPU multiplies it in bfloat16 unless asked."""
-  full = jnp.dtype(dtype) == jnp.float32
-  return lax.Precision.HIGHEST if full else lax.Precision.DEFAULT
-
-
-def product(x: Array, weight: Array) -> Array:
-  """x [..., in] times weight [out..., in] -> float32 [..., out...].
-
-  Weights lie (out, in), contracted on their last axis: on CPU 13-37% faster
-  than (in, out) in float32 and the only fast order in bfloat16.
-  """
-  rows = x.reshape(-1, x.shape[-1])
-  # As a matrix: XLA's CPU backend transposes a weight of more dimensions, all
-  # of it, on every call.
-  matrix = weight.reshape(-1, weight.shape[-1])
-
-  def multiply(rows, matrix):
-    return lax.dot_general(
-      rows,
-      matrix,
-      (((1,), (1,)), ((), ())),
-      precision=precision_of(x.dtype),
-      preferred_element_type=jnp.float32,
-    )
-
-  def twice(rows, matrix):
-    return multiply(jnp.concatenate([rows, rows]), matrix)[:1]
-
-  if rows.shape[0] == 1 and x.dtype == jnp.bfloat16:
-    # XLA's CPU matrix-vector product in bfloat16 takes 10 times as long as a
-    # product of two rows.
-    out = lax.platform_dependent(rows, matrix, cpu=twice, default=multiply)
-  else:
-    out = multiply(rows, matrix)
-  return out.reshape(*x.shape[:-1], *weight.shape[:-1])
 
 
 class RMSNorm(nnx.Module):
@@ -122,65 +83,6 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
   first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
   turned = [first * cos - second * sin, second * cos + first * sin]
   return jnp.concatenate(turned, axis=-1).astype(x.dtype)
-
-
-def attend(q: Array, cache: KVCache, layer, positions: Array) -> Array:
-  """Causal attention of a block over the cache, by absolute position.
-
-  Walks the live part of the cache in blocks with a running softmax (Milakov
-  and Gimelshein 2018), so cost follows the longest live row and not the
-  capacity. A block that is masked whole leaves a row's numbers bit-equal, so
-  no row depends on its neighbours' lengths.
-
-  Args:
-    q: [B, T, N, H] queries.
-    cache: the cache, with the block's own keys and values written.
-    layer: layer index, static or traced.
-    positions: int32 [B, T], absolute.
-
-  Returns:
-    [B, T, N, H], in q's dtype.
-  """
-  rows, width, heads, size = q.shape
-  _, _, kv_heads, capacity, _ = cache.k.shape
-  group = heads // kv_heads
-  block = min(BLOCK, capacity)
-  assert capacity % block == 0
-  queries = q.reshape(rows, width, kv_heads, group, size)
-  queries = queries.transpose(0, 2, 3, 1, 4)  # B K G T H
-  queries = queries.reshape(rows, kv_heads, group * width, size)
-  wide = unpack(cache.k[:1, :1, :1, :1, :1]).dtype
-  queries = queries.astype(wide)
-  seen = jnp.broadcast_to(positions[:, None], (rows, group, width))
-  seen = seen.reshape(rows, 1, group * width, 1)
-  scale = 1.0 / math.sqrt(size)
-  how = dict(precision=precision_of(wide), preferred_element_type=jnp.float32)
-
-  def load(stack, start):
-    shape = (1, rows, kv_heads, block, size)
-    return unpack(lax.dynamic_slice(stack, (layer, 0, 0, start, 0), shape)[0])
-
-  def body(carry):
-    index, top, total, mixed = carry
-    start = index * block
-    k, v = load(cache.k, start), load(cache.v, start)
-    scores = jnp.einsum("bkqh,bksh->bkqs", queries, k, **how) * scale
-    slots = start + jnp.arange(block, dtype=jnp.int32)
-    scores = jnp.where(slots <= seen, scores, _MASKED)
-    new_top = jnp.maximum(top, jnp.max(scores, axis=-1, keepdims=True))
-    shrink = jnp.exp(top - new_top)
-    weights = jnp.exp(scores - new_top)
-    total = total * shrink + jnp.sum(weights, axis=-1, keepdims=True)
-    added = jnp.einsum("bkqs,bksh->bkqh", weights.astype(wide), v, **how)
-    return index + 1, new_top, total, mixed * shrink + added
-
-  live = jnp.max(positions) // block + 1
-  flat = jnp.zeros((rows, kv_heads, group * width, 1), jnp.float32)
-  start = (jnp.int32(0), flat + _MASKED, flat, flat + jnp.zeros((size,)))
-  with jax.named_scope("attention_blocks"):
-    _, _, total, mixed = lax.while_loop(lambda c: c[0] < live, body, start)
-  out = (mixed / total).reshape(rows, kv_heads, group, width, size)
-  return out.transpose(0, 3, 1, 2, 4).reshape(q.shape).astype(q.dtype)
 
 
 class Attention(nnx.Module):

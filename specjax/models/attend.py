@@ -1,0 +1,99 @@
+"""Attention over the cache: by absolute position, at the live length's cost."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from specjax.cache import BLOCK, KVCache, unpack
+from specjax.models.product import precision_of
+from specjax.types import Array
+
+_MASKED = -1e30  # finite: a row masked in a whole block must not become NaN
+
+
+def attend(
+  q: Array,
+  cache: KVCache,
+  layer,
+  positions: Array,
+  *,
+  scale: float | None = None,
+  softcap: float | None = None,
+  window=None,
+) -> Array:
+  """Causal attention of a block over the cache, by absolute position.
+
+  Walks the live part of the cache in blocks with a running softmax (Milakov
+  and Gimelshein 2018), so cost follows the longest live row and not the
+  capacity. A block that is masked whole leaves a row's numbers bit-equal, so
+  no row depends on its neighbours' lengths.
+
+  Args:
+    q: [B, T, N, H] queries.
+    cache: the cache, with the block's own keys and values written.
+    layer: layer index, static or traced.
+    positions: int32 [B, T], absolute.
+    scale: multiplies the scores; 1 / sqrt(H) unless given.
+    softcap: bounds the scores, c * tanh(score / c) (Gemma 2, section 2).
+    window: how many positions a query sees, its own included, static or an
+      int32 scalar; None or 0 is all. The whole cache is kept, so a rollback
+      across a window's edge finds what it needs.
+
+  Returns:
+    [B, T, N, H], in q's dtype.
+  """
+  rows, width, heads, size = q.shape
+  _, _, kv_heads, capacity, _ = cache.k.shape
+  group = heads // kv_heads
+  block = min(BLOCK, capacity)
+  assert capacity % block == 0
+  queries = q.reshape(rows, width, kv_heads, group, size)
+  queries = queries.transpose(0, 2, 3, 1, 4)  # B K G T H
+  queries = queries.reshape(rows, kv_heads, group * width, size)
+  wide = unpack(cache.k[:1, :1, :1, :1, :1]).dtype
+  queries = queries.astype(wide)
+  seen = jnp.broadcast_to(positions[:, None], (rows, group, width))
+  seen = seen.reshape(rows, 1, group * width, 1)
+  scale = 1.0 / math.sqrt(size) if scale is None else scale
+  how = dict(precision=precision_of(wide), preferred_element_type=jnp.float32)
+
+  def load(stack, start):
+    shape = (1, rows, kv_heads, block, size)
+    return unpack(lax.dynamic_slice(stack, (layer, 0, 0, start, 0), shape)[0])
+
+  def body(carry):
+    index, top, total, mixed = carry
+    start = index * block
+    k, v = load(cache.k, start), load(cache.v, start)
+    scores = jnp.einsum("bkqh,bksh->bkqs", queries, k, **how) * scale
+    if softcap is not None:
+      scores = softcap * jnp.tanh(scores / softcap)
+    slots = start + jnp.arange(block, dtype=jnp.int32)
+    visible = slots <= seen
+    if window is not None:
+      visible &= slots > oldest
+    scores = jnp.where(visible, scores, _MASKED)
+    new_top = jnp.maximum(top, jnp.max(scores, axis=-1, keepdims=True))
+    shrink = jnp.exp(top - new_top)
+    weights = jnp.exp(scores - new_top)
+    total = total * shrink + jnp.sum(weights, axis=-1, keepdims=True)
+    added = jnp.einsum("bkqs,bksh->bkqh", weights.astype(wide), v, **how)
+    return index + 1, new_top, total, mixed * shrink + added
+
+  # Blocks before every row's window are skipped. A row whose window begins
+  # later meets blocks that are masked whole first: what they add is finite and
+  # shrinks to 0 at its first real score.
+  first = jnp.int32(0)
+  if window is not None:
+    reach = jnp.where(window > 0, window, capacity)
+    oldest = seen - reach
+    first = jnp.maximum(jnp.min(positions) - reach + 1, 0) // block
+  live = jnp.max(positions) // block + 1
+  flat = jnp.zeros((rows, kv_heads, group * width, 1), jnp.float32)
+  start = (first, flat + _MASKED, flat, flat + jnp.zeros((size,)))
+  with jax.named_scope("attention_blocks"):
+    _, _, total, mixed = lax.while_loop(lambda c: c[0] < live, body, start)
+  out = (mixed / total).reshape(rows, kv_heads, group, width, size)
+  return out.transpose(0, 3, 1, 2, 4).reshape(q.shape).astype(q.dtype)
