@@ -3,16 +3,23 @@
 import dataclasses
 import functools
 import os
+import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
 from specjax import text
-from specjax.checkpoints import hf, locate
-from specjax.engine import loop
-from specjax.engine.request import Chunk, Completion, Request, SamplingParams
-from specjax.models import config as config_lib
+from specjax.checkpoints import folders, hf, locate
+from specjax.engine import loop, memory
+from specjax.engine import sizes as engine_sizes
+from specjax.engine.request import (
+  Chunk,
+  Completion,
+  Request,
+  SamplingParams,
+  idle,
+)
 from specjax.models import decoder
 from specjax.proposers.base import Proposer
 from specjax.proposers.draft_model import DraftModel
@@ -51,6 +58,60 @@ class Pretrained:
     """The weights; read at first use, tensor by tensor."""
     return hf.load_params(self.folder, self.model)
 
+  @property
+  def loaded_bytes(self) -> int:
+    """Bytes of the weights, if they have been read; else 0."""
+    return sum(param.nbytes for param in vars(self).get("params", ()))
+
+  def retyped(self, dtype: str) -> "Pretrained":
+    """The same checkpoint in another dtype; itself where that is its own."""
+    if jnp.dtype(dtype) == self.model.dtype:
+      return self
+    model = decoder.build(
+      self.model.config, dtype=jnp.dtype(dtype), scan_layers=True
+    )
+    return dataclasses.replace(self, model=model)
+
+  def save(
+    self,
+    folder: str | os.PathLike,
+    *,
+    dtype: str | None = None,
+    overwrite: bool = False,
+    max_shard_bytes: int = folders.MAX_SHARD_BYTES,
+  ) -> None:
+    """Writes it as a Hugging Face folder, tokenizer and chat template too.
+
+    A save that is killed leaves no config.json, so nothing that passes for a
+    model.
+
+    Args:
+      folder: made if it is not there.
+      dtype: of the weights, "float32", "bfloat16" or "float16"; the model's
+        own unless given.
+      overwrite: whether the folder may already hold files.
+      max_shard_bytes: weights beyond it go into several files and an index.
+
+    Raises:
+      FileExistsError: the folder holds files and `overwrite` is false.
+      ValueError: an unsupported dtype, or one the weights have no room in.
+    """
+    if dtype not in (None, "float16", *DTYPES):
+      raise ValueError(
+        f"dtype is {dtype!r}; give one of {', '.join(DTYPES)}, float16"
+      )
+    folders.check(pathlib.Path(folder), overwrite=overwrite)
+    hf.save_params(
+      folder,
+      self.model,
+      self.params,
+      config=hf.read_config(self.folder),
+      dtype=None if dtype is None else jnp.dtype(dtype),
+      others=folders.companions(pathlib.Path(self.folder)),
+      overwrite=overwrite,
+      max_shard_bytes=max_shard_bytes,
+    )
+
 
 def load(
   name: str | os.PathLike, *, dtype: str = "float32", scan_layers: bool = False
@@ -69,7 +130,7 @@ def load(
   if dtype not in DTYPES:
     raise ValueError(f"dtype is {dtype!r}; give one of {', '.join(DTYPES)}")
   folder = locate.resolve(os.fspath(name))
-  config = config_lib.from_hugging_face(hf.read_config(folder))
+  config = hf.read_decoder_config(folder)
   return Pretrained(
     name=str(name),
     folder=str(folder),
@@ -166,6 +227,11 @@ class Engine:
     print(engine.generate("Once upon a time", max_new_tokens=64).text)
     for piece in engine.stream("Once upon a time"):
       print(piece, end="")
+
+  Attributes:
+    target: the model whose distribution is kept.
+    memory: what all of it takes, as it was counted before it was loaded.
+    memory_limit: what there was for it then.
   """
 
   def __init__(
@@ -181,9 +247,10 @@ class Engine:
     seed: int = 0,
     ngram_min: int | None = None,
     ngram_max: int | None = None,
+    max_memory: str | int | None = None,
     **options,
   ):
-    """Checks the pair, then loads the weights and allocates the caches.
+    """Checks the pair and what memory it needs, then loads and allocates.
 
     Args:
       target: the model whose distribution is kept.
@@ -198,10 +265,14 @@ class Engine:
         context, at most 2048.
       seed: of requests that bring none.
       ngram_min, ngram_max: least and most tokens that "ngram" matches.
+      max_memory: the most that all of it may take, "8GB" or bytes; by default
+        what is free on the device, or in this host (or container).
       **options: see `engine.loop.Engine`.
 
     Raises:
-      ValueError: names the argument, its value and the fix.
+      ValueError: names the argument, its value and the fix; or it does not
+        fit, with the size of every part and what would fit. No weights have
+        been read then.
     """
     for role, given in (("target", target), ("draft", draft)):
       if given is not None and not isinstance(given, Pretrained):
@@ -217,6 +288,8 @@ class Engine:
       limit = min(limit, draft.model.config.max_position)
     if capacity is None:
       capacity = min(limit, DEFAULT_CAPACITY)
+    widths = tuple(options.get("prefill_widths", loop.PREFILL_WIDTHS))
+    engine_sizes.check(slots=slots, capacity=capacity, prefill_widths=widths)
     if capacity > limit:
       raise ValueError(
         f"capacity is {capacity}, but the context ends at {limit} tokens"
@@ -224,6 +297,33 @@ class Engine:
     sizes = {"shortest": ngram_min, "longest": ngram_max}
     sizes = {key: size for key, size in sizes.items() if size is not None}
     made, source = _proposer(proposer, target, draft, lookahead, sizes)
+
+    def need(*, slots, capacity, dtype, lookahead) -> memory.Estimate:
+      one, other = target.retyped(dtype), draft and draft.retyped(dtype)
+      # A target that drafts for itself has its weights once.
+      shapes = other.model.shapes if other and draft is not target else ()
+      return memory.estimate(
+        one.model,
+        _proposer(proposer, one, other, lookahead, sizes)[0],
+        shapes,
+        slots=slots,
+        capacity=capacity,
+        prefill_widths=widths,
+        whole_batch_prefill=options.get("whole_batch_prefill", False),
+        on_host=memory.on_host(),
+      )
+
+    models = {id(model): model for model in (target, draft) if model}
+    held = sum(model.loaded_bytes for model in models.values())
+    self.memory_limit = memory.limit_of(max_memory, held)
+    self.memory = memory.require(
+      need,
+      self.memory_limit,
+      slots=slots,
+      capacity=capacity,
+      dtype=target.model.dtype.name,
+      lookahead=(made.lookahead or None) if isinstance(proposer, str) else None,
+    )
     self.target = target
     self._loop = loop.Engine(
       target.model,
@@ -272,19 +372,24 @@ class Engine:
       return tuple(self.target.tokenizer.encode_chat(prompt))
     return tuple(prompt)
 
-  def generate(self, prompts, **settings) -> Completion | list[Completion]:
+  def generate(
+    self, prompts, **settings
+  ) -> Completion | list[Completion] | list[list[Completion]]:
     """Completes one prompt, or a list of them in its order.
 
     Args:
       prompts: a prompt or a list of them, each a text, a list of chat
         messages ({"role": ..., "content": ...}) or a list of ids.
       **settings: fields of `SamplingParams` and `Request` for all prompts:
-        temperature, top_k, top_p, min_p, seed, max_new_tokens, stop,
-        lookahead.
+        temperature, top_k, top_p, min_p, seed, repetition_penalty,
+        presence_penalty, frequency_penalty, logit_bias ({id: bias}),
+        max_new_tokens, stop, lookahead, n, logprobs (at most the engine's
+        top_logprobs).
 
     Returns:
-      A completion for a prompt, a list of them for a list. A prompt that
-      cannot run (empty, too long) has an empty text and says why in `error`.
+      A completion for a prompt, a list of them for a list; with n > 1 a list
+      of n in each one's place. A prompt that cannot run (empty, too long) has
+      an empty text and says why in `error`.
 
     Raises:
       ValueError: names the setting, its value and the fix.
@@ -299,11 +404,14 @@ class Engine:
       for index, prompt in enumerate(batch)
     ]
     done = {
-      event.id: event
+      (event.id, event.sample): event
       for event in self.run(requests)
       if isinstance(event, Completion)
     }
-    completions = [done[request.id] for request in requests]
+    completions = []
+    for request in requests:
+      each = [done[request.id, sample] for sample in range(request.n)]
+      completions.append(each if request.n > 1 else each[0])
     return completions[0] if single else completions
 
   def stream(self, prompt, **settings) -> Iterator[str]:
@@ -313,6 +421,11 @@ class Engine:
       ValueError: names the setting, or says why the prompt cannot run.
     """
     request = self._request(prompt, "0", settings)
+    if request.n > 1:
+      raise ValueError(
+        f"n is {request.n}; a stream is of one sample: leave n out, or call "
+        "generate"
+      )
     for event in self.run([request]):
       if isinstance(event, Chunk):
         if event.text:
@@ -329,15 +442,22 @@ class Engine:
     if unknown:
       raise ValueError(
         f"unknown settings {', '.join(sorted(unknown))}; known: "
-        + ", ".join(sorted([*fields, "max_new_tokens", "stop", "lookahead"]))
+        + ", ".join(sorted({*fields, *others} - {"prompt", "id", "sampling"}))
       )
     if isinstance(settings.get("stop"), str):
       settings["stop"] = (settings["stop"],)
     if isinstance(settings.get("stop"), list):
       settings["stop"] = tuple(settings["stop"])
-    return Request(
+    request = Request(
       prompt=self.encode(prompt),
       id=name,
       sampling=SamplingParams(**sampling),
       **settings,
     )
+    useless = idle(sampling)
+    if useless is not None:
+      raise ValueError(
+        f"{useless} does nothing at temperature 0; give a temperature above "
+        "0, or leave it out"
+      )
+    return request

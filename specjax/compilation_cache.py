@@ -9,6 +9,8 @@ import pathlib
 
 import jax
 
+from specjax import user_cache
+
 # jax keeps what took a second or more. The many small programs around a step
 # take less each, and together as long as a large one.
 _LEAST_COMPILE_S = 0.1
@@ -16,15 +18,8 @@ _JAX_LEAST_COMPILE_S = 1.0
 
 
 def default_folder() -> pathlib.Path:
-  """$XDG_CACHE_HOME/specjax/xla, or ~/.cache/specjax/xla.
-
-  Raises:
-    RuntimeError: nobody knows the user's home.
-  """
-  base = os.environ.get("XDG_CACHE_HOME", "")
-  # A relative path there is to be ignored (XDG base directory specification).
-  cache = pathlib.Path(base) if os.path.isabs(base) else None
-  return (cache or pathlib.Path.home() / ".cache") / "specjax" / "xla"
+  """The folder xla in `user_cache.folder()`, whose errors these are."""
+  return user_cache.folder() / "xla"
 
 
 def enable(folder: str | os.PathLike | None = None) -> str | None:

@@ -1,7 +1,8 @@
 """What a run of requests cost: speed, acceptance, waiting times.
 
 Everything is computed from finished completions (`specjax.engine.request`,
-by duck typing), so a summary of a saved run equals that of a live one.
+by duck typing), so a summary of a saved run equals that of a live one. A Tally
+takes them one by one and keeps none, so that a run may be of any length.
 """
 
 import collections
@@ -9,6 +10,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+
+# Times kept for percentiles: half a megabyte.
+SAMPLE = 2**16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +77,7 @@ class Summary:
 
 
 def summarize(completions: Iterable, wall_s: float) -> Summary:
-  """Summarises finished completions.
+  """Summarises finished completions; see `Tally`.
 
   Args:
     completions: objects with the fields of `engine.request.Completion`.
@@ -85,34 +89,82 @@ def summarize(completions: Iterable, wall_s: float) -> Summary:
   Raises:
     ValueError: if wall_s is negative.
   """
-  if wall_s < 0:
-    raise ValueError(f"wall_s={wall_s} is negative; give elapsed seconds")
-  everything = list(completions)
-  done = [c for c in everything if c.finish_reason != "error"]
-  tokens = sum(len(c.token_ids) for c in done)
-  steps = sum(c.steps for c in done)
-  times = [np.asarray(c.token_times_s, np.float64) for c in done]
-  several = [t for t in times if t.size > 1]
-  gaps = np.concatenate([np.diff(t) for t in several]) if several else []
-  means = [(t[-1] - t[0]) / (t.size - 1) for t in several]
-  return Summary(
-    requests=len(everything),
-    errors=len(everything) - len(done),
-    ended_by=dict(collections.Counter(c.finish_reason for c in everything)),
-    prompt_tokens=sum(c.prompt_tokens for c in done),
-    tokens=tokens,
-    wall_s=wall_s,
-    tokens_per_s=_ratio(tokens, wall_s),
-    steps=steps,
-    tokens_per_step=_ratio(tokens, steps),
-    drafted=sum(c.drafted for c in done),
-    accepted=sum(c.accepted for c in done),
-    drafted_per_position=_total([c.drafted_per_position for c in done]),
-    accepted_per_position=_total([c.accepted_per_position for c in done]),
-    ttft_s=_percentiles([c.ttft_s for c in done if c.token_ids]),
-    inter_token_s=_percentiles(gaps),
-    per_token_s=float(np.mean(means)) if means else None,
-  )
+  tally = Tally()
+  for completion in completions:
+    tally.add(completion)
+  return tally.summary(wall_s)
+
+
+class Tally:
+  """Sums up completions as they come, in memory that stays the same.
+
+  Percentiles are exact up to `SAMPLE` times; of more, each has the same chance
+  to be among the SAMPLE that they are computed from (Vitter, "Random sampling
+  with a reservoir", 1985): what is called the 99th is then the 99 ± .04th.
+  """
+
+  def __init__(self):
+    """Starts with nothing."""
+    self._ended_by = collections.Counter()
+    self._sums = collections.Counter()
+    self._drafted: list[int] = []
+    self._accepted: list[int] = []
+    self._ttft, self._gaps = _Sample(), _Sample()
+    self._means, self._several = 0.0, 0
+
+  def add(self, completion) -> None:
+    """Counts a completion in: an object with the fields of `Completion`."""
+    c = completion
+    self._ended_by[c.finish_reason] += 1
+    if c.finish_reason == "error":
+      return
+    self._sums.update(
+      prompt_tokens=c.prompt_tokens,
+      tokens=len(c.token_ids),
+      steps=c.steps,
+      drafted=c.drafted,
+      accepted=c.accepted,
+    )
+    _add(self._drafted, c.drafted_per_position)
+    _add(self._accepted, c.accepted_per_position)
+    if c.token_ids:
+      self._ttft.add(np.asarray([c.ttft_s], np.float64))
+    times = np.asarray(c.token_times_s, np.float64)
+    if times.size > 1:
+      self._gaps.add(np.diff(times))
+      self._means += float(times[-1] - times[0]) / (times.size - 1)
+      self._several += 1
+
+  def summary(self, wall_s: float) -> Summary:
+    """The figures so far.
+
+    Args:
+      wall_s: seconds the whole run took, however many rows ran at once.
+
+    Raises:
+      ValueError: if wall_s is negative.
+    """
+    if wall_s < 0:
+      raise ValueError(f"wall_s={wall_s} is negative; give elapsed seconds")
+    sums = self._sums
+    return Summary(
+      requests=self._ended_by.total(),
+      errors=self._ended_by["error"],
+      ended_by={why: n for why, n in self._ended_by.items() if n},
+      prompt_tokens=sums["prompt_tokens"],
+      tokens=sums["tokens"],
+      wall_s=wall_s,
+      tokens_per_s=_ratio(sums["tokens"], wall_s),
+      steps=sums["steps"],
+      tokens_per_step=_ratio(sums["tokens"], sums["steps"]),
+      drafted=sums["drafted"],
+      accepted=sums["accepted"],
+      drafted_per_position=tuple(self._drafted),
+      accepted_per_position=tuple(self._accepted),
+      ttft_s=_percentiles(self._ttft.values),
+      inter_token_s=_percentiles(self._gaps.values),
+      per_token_s=_ratio(self._means, self._several),
+    )
 
 
 def table(summary: Summary) -> str:
@@ -156,13 +208,43 @@ def _ratio(part: float, whole: float) -> float | None:
   return part / whole if whole else None
 
 
-def _total(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
-  """Sums per position; rows with a shorter lookahead have fewer positions."""
-  total = [0] * max((len(row) for row in counts), default=0)
-  for row in counts:
-    for position, count in enumerate(row):
-      total[position] += count
-  return tuple(total)
+def _add(total: list[int], counts: Sequence[int]) -> None:
+  """Adds per position; rows with a shorter lookahead have fewer positions."""
+  total += [0] * (len(counts) - len(total))
+  for position, count in enumerate(counts):
+    total[position] += count
+
+
+class _Sample:
+  """Up to SAMPLE of the values it was given, each as likely as any other."""
+
+  def __init__(self):
+    self._kept = np.empty((0,), np.float64)
+    self._count = 0
+    self._random = np.random.default_rng(0)
+
+  @property
+  def values(self) -> np.ndarray:
+    return self._kept[: self._count]
+
+  def add(self, values: np.ndarray) -> None:
+    room = max(SAMPLE - self._count, 0)
+    first, later = values[:room], values[room:]
+    end = self._count + first.size
+    if self._kept.size < min(end, SAMPLE):
+      # It doubles, so that short runs stay small.
+      grown = np.empty((min(max(end, 2 * self._kept.size), SAMPLE),))
+      grown[: self._kept.size] = self._kept
+      self._kept = grown
+    if first.size:
+      self._kept[self._count : end] = first
+    if later.size:
+      # The value that comes as the i-th stays with a chance of SAMPLE / i.
+      i = np.arange(later.size) + max(self._count, SAMPLE) + 1
+      place = self._random.integers(0, i)
+      stays = place < SAMPLE
+      self._kept[place[stays]] = later[stays]
+    self._count += values.size
 
 
 def _percentiles(times: Sequence[float]) -> Percentiles | None:

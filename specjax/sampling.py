@@ -1,8 +1,9 @@
 """Logits to the distribution we promise, and the noise that draws from it.
 
 One pipeline for the target at every position and for the draft: temperature,
-then top-k, top-p, min-p, renormalised between (Hugging Face's order). Settings
-are per row and traced, so no value of one causes a recompile.
+then top-k, top-p, min-p, renormalised between (Hugging Face's order). What it
+gets has been through `penalties`, which act on raw logits. Settings are per row
+and traced, so no value of one causes a recompile.
 """
 
 import jax
@@ -49,7 +50,7 @@ class RowSettings:
 
 
 def probs(logits: Array, settings: RowSettings) -> Array:
-  """The distribution a row's settings make of raw logits.
+  """The distribution a row's settings make of logits.
 
   At temperature 0 it is one-hot at the lowest arg-max. Filters keep ties at
   their threshold. A row whose logits are NaN has no distribution; see

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from specjax.logprobs import Scores
 from specjax.models.base import Output
+from specjax.penalties import Penalties
 from specjax.proposers.base import Proposal, Proposer
 from specjax.sampling import RowSettings, usable
 from specjax.types import Array, Block, struct
@@ -27,6 +29,8 @@ class Emitted:
       in the next step.
     failed: bool [B], the target's logits were not finite: the row has no
       distribution, nothing was emitted, and the row has stopped.
+    scores: log-probabilities of `tokens`, valid where they are and the row
+      asks.
   """
 
   tokens: Array
@@ -36,6 +40,7 @@ class Emitted:
   active: Array
   promising: Array
   failed: Array
+  scores: Scores
 
 
 @struct
@@ -50,6 +55,8 @@ class State:
       `cache.length`, where last_token stands.
     committed: what the last step committed, for the proposer to ingest.
     sampling: settings of each row.
+    penalties: penalties and biases of each row, and their counts.
+    scored: bool [B], rows that ask for log-probabilities.
     lookahead: int32 [B], the most tokens a row may propose, <= C.
     budget: int32 [B], tokens a row may still emit.
     active: bool [B], whether a row is decoding (not idle, prefilling, done).
@@ -62,6 +69,8 @@ class State:
   history: Array
   committed: Block
   sampling: RowSettings
+  penalties: Penalties
+  scored: Array
   lookahead: Array
   budget: Array
   active: Array
@@ -74,6 +83,7 @@ class State:
     out: Output,
     draft: Any,
     proposer: Proposer,
+    scores: Scores,
   ) -> tuple["State", Emitted]:
     """Trims what a step drew to what each row may emit, and appends it.
 
@@ -113,6 +123,7 @@ class State:
         count=count,
         features=self._features(out.features, count),
       ),
+      penalties=self.penalties.commit(block, count),
       budget=budget,
       active=active,
     )
@@ -125,6 +136,7 @@ class State:
       active=active,
       promising=promising & active & (state.lookahead > 0) & (budget > 1),
       failed=failed,
+      scores=scores,
     )
     return state, emitted
 

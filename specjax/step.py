@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax import sampling
+from specjax import logprobs, sampling
 from specjax.models.base import Model
 from specjax.proposers.base import Context, Proposer
 from specjax.state import Emitted, State
@@ -23,13 +23,18 @@ class StepParams:
 
 
 def propose_verify(
-  target: Model, proposer: Proposer, verifier: Verifier
+  target: Model, proposer: Proposer, verifier: Verifier, top_logprobs: int = 0
 ) -> Callable[[StepParams, State], tuple[State, Emitted]]:
   """The step as a pure function, to be jitted with the state donated.
 
   Each row drafts up to its lookahead, the target reads last token and drafts in
   one pass of C + 1, and the verifier keeps what the target would have said.
   With `NoProposer` the same function is plain decoding.
+
+  Args:
+    target, proposer, verifier: the three parts.
+    top_logprobs: of how many of the likeliest tokens log-probabilities are
+      reported, to rows that ask.
   """
 
   def step(params: StepParams, state: State) -> tuple[State, Emitted]:
@@ -42,11 +47,15 @@ def propose_verify(
     with jax.named_scope("verify"):
       block = _prepend(state.last_token, proposal.tokens)
       out = target(params.target, block, cache, proposer.features)
-      p = sampling.probs(out.logits, state.sampling)  # B C+1 V
+      logits = ctx.penalties.apply(out.logits, proposal.tokens)
+      p = sampling.probs(logits, ctx.sampling)  # B C+1 V
       law = jax.vmap(verifier.law)(p, proposal)
       verdict = jax.vmap(verifier.draw)(law, _noise(ctx, p.shape))
     with jax.named_scope("commit"):
-      return state.commit(verdict, proposal, out, draft, proposer)
+      scores = logprobs.score(
+        out.logits, verdict.tokens, jnp.any(state.scored), top_logprobs
+      )
+      return state.commit(verdict, proposal, out, draft, proposer, scores)
 
   return step
 
@@ -64,6 +73,7 @@ def context(params: StepParams, state: State, width: int) -> Context:
     length=state.cache.length,
     history=state.history,
     sampling=state.sampling,
+    penalties=state.penalties,
     noise=sampling.Noise(
       seed=state.sampling.seed,
       base=state.cache.length + 1,

@@ -12,6 +12,7 @@ from tokenizers import pre_tokenizers
 
 import specjax
 from specjax import api
+from specjax.checkpoints import folders as folders_lib
 from specjax.checkpoints import hf
 from specjax.engine.request import Completion
 from specjax.models import config as config_lib
@@ -51,7 +52,7 @@ def checkpoint(path, backend, vocab, *, seed=0, weights=True):
     hf.save_params(path, model, params, config=config)
   else:
     path.mkdir()
-    hf.write_json(path / "config.json", config)
+    folders_lib.write_json(path / "config.json", config)
   return tokenizers_made.folder(
     path,
     backend,
@@ -341,3 +342,51 @@ def test_what_is_no_prompt_is_refused(engine, prompt):
 
 def test_models_and_engines_print_short(engine):
   assert len(repr(engine)) < 300 and "lookahead=" in repr(engine)
+
+
+@pytest.mark.parametrize(
+  "setting", (dict(top_k=5), dict(top_p=0.5), dict(min_p=0.1), dict(seed=0))
+)
+def test_rule_28_what_shapes_no_draw_at_temperature_0_is_an_error(
+  engine, setting
+):
+  (name,) = setting
+  for settings in (setting, {**setting, "temperature": 0.0}):
+    with pytest.raises(ValueError, match=f"{name} does nothing at temperature"):
+      engine.generate("he", **settings)
+    with pytest.raises(ValueError, match=f"{name} does nothing at temperature"):
+      next(engine.stream("he", **settings))
+  engine.generate("he", max_new_tokens=1, temperature=1.0, **setting)
+  # Switched off, it asks for what temperature 0 does anyway.
+  engine.generate("he", max_new_tokens=1, top_k=0, top_p=1.0, seed=None)
+
+
+def test_n_samples_are_a_list_in_each_prompts_place(engine):
+  settings = dict(temperature=1.5, seed=4, max_new_tokens=8)
+  one = engine.generate("the cat", **settings)
+  three = engine.generate("the cat", n=3, **settings)
+  assert [row.sample for row in three] == [0, 1, 2]
+  assert three[0].token_ids == one.token_ids
+  assert len({row.token_ids for row in three}) == 3
+  both = engine.generate(["the cat", "he"], n=2, **settings)
+  assert [[row.id for row in rows] for rows in both] == [["0"] * 2, ["1"] * 2]
+  assert [row.token_ids for row in both[0]] == [
+    row.token_ids for row in three[:2]
+  ]
+  with pytest.raises(ValueError, match="a stream is of one sample"):
+    next(engine.stream("he", n=2, temperature=1.0))
+  with pytest.raises(ValueError, match="n is 2; at temperature 0"):
+    engine.generate("he", n=2)
+
+
+def test_penalties_and_log_probabilities_pass_through(engine):
+  plain = engine.generate("the cat", max_new_tokens=6, logprobs=0)
+  banned = plain.token_ids[0]
+  other = engine.generate(
+    "the cat", max_new_tokens=6, logit_bias={banned: -100}, logprobs=0
+  )
+  assert banned not in other.token_ids
+  assert len(other.logprobs) == len(other.token_ids)
+  # The raw target's own, whatever the bias.
+  assert other.logprobs[0] < plain.logprobs[0]
+  assert "top_logprobs" in engine.generate("the cat", logprobs=2).error

@@ -11,7 +11,7 @@ import sys
 import jax
 import pytest
 
-from specjax import compilation_cache
+from specjax import compilation_cache, user_cache
 
 ROOT = pathlib.Path(__file__).parent.parent
 SETTINGS = (
@@ -22,10 +22,11 @@ SETTINGS = (
 
 
 @pytest.fixture(autouse=True)
-def restored():
+def restored(monkeypatch):
   before = {name: getattr(jax.config, name) for name in SETTINGS}
   jax.config.update("jax_compilation_cache_dir", None)
   jax.config.update("jax_enable_compilation_cache", True)
+  monkeypatch.delenv("SPECJAX_CACHE", raising=False)
   yield
   for name, value in before.items():
     jax.config.update(name, value)
@@ -37,6 +38,16 @@ def test_the_default_is_the_users_cache_folder(monkeypatch, tmp_path):
   assert compilation_cache.enable() == str(expected)
   assert jax.config.jax_compilation_cache_dir == str(expected)
   assert expected.is_dir()
+
+
+def test_the_folder_of_models_is_that_of_programs_too(monkeypatch, tmp_path):
+  monkeypatch.setenv("XDG_CACHE_HOME", "/other")
+  monkeypatch.setenv("SPECJAX_CACHE", str(tmp_path))
+  assert user_cache.folder() == tmp_path
+  assert compilation_cache.enable() == str(tmp_path / "xla")
+  monkeypatch.setenv("HOME", str(tmp_path))
+  monkeypatch.setenv("SPECJAX_CACHE", "~/mine")
+  assert user_cache.folder() == tmp_path / "mine"
 
 
 @pytest.mark.parametrize("value", ["", "relative"])
@@ -98,7 +109,8 @@ def test_a_second_start_finds_the_programs_and_is_quiet(tmp_path):
   """
   lines = "\n".join(line.strip() for line in program.splitlines())
   environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-  environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+  for name in ("JAX_COMPILATION_CACHE_DIR", "SPECJAX_CACHE"):
+    environment.pop(name, None)
 
   def start():
     done = subprocess.run(

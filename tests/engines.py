@@ -52,18 +52,29 @@ def drafter(kind: str, params):
 
 _compile = programs.compile_programs
 _admit = jax.jit(programs.admit, donate_argnums=0)
+_copy = jax.jit(programs.copy_row, donate_argnums=0)
 
 
 @functools.cache
-def _programs(target, proposer, verifier, *, widths, whole_batch):
+def _programs(target, proposer, verifier, *, widths, whole_batch, top_logprobs):
   made = _compile(
-    target, proposer, verifier, widths=widths, whole_batch=whole_batch
+    target,
+    proposer,
+    verifier,
+    widths=widths,
+    whole_batch=whole_batch,
+    top_logprobs=top_logprobs,
   )
-  # It knows nothing of a proposer but the shape of its state.
-  made = dataclasses.replace(made, admit=_admit)
+  # They know nothing of a proposer but the shape of its state.
+  made = dataclasses.replace(made, admit=_admit, copy=_copy)
   if whole_batch:  # Only the prefill is another.
     base = _programs(
-      target, proposer, verifier, widths=widths, whole_batch=False
+      target,
+      proposer,
+      verifier,
+      widths=widths,
+      whole_batch=False,
+      top_logprobs=top_logprobs,
     )
     made = dataclasses.replace(base, prefill=made.prefill)
   return made
@@ -95,15 +106,19 @@ def make(kind: str, params, **options) -> Engine:
   return build(target, params, *drafter(kind, params), **options)
 
 
-def request(prompt, id="0", *, stop=(), max_new_tokens=20, lookahead=None, **s):
+# Fields of a request; what else a test names are sampling settings.
+FIELDS = ("max_new_tokens", "lookahead", "n", "logprobs")
+
+
+def request(prompt, id="0", *, stop=(), **settings):
   """A request; what is not named here are sampling settings."""
+  own = {key: settings.pop(key) for key in FIELDS if key in settings}
   return Request(
     prompt=tuple(int(token) for token in prompt),
     id=str(id),
     stop=tuple(stop),
-    max_new_tokens=max_new_tokens,
-    lookahead=lookahead,
-    sampling=SamplingParams(**s),
+    sampling=SamplingParams(**settings),
+    **{"max_new_tokens": 20, **own},
   )
 
 
@@ -127,6 +142,8 @@ def complete(engine: Engine, requests) -> dict[str, Completion]:
 def check_counts(done: Completion, lookahead: int) -> None:
   """RULES 14, 30: counts are of the ids that are there, and add up."""
   assert len(done.token_times_s) == len(done.token_ids)
+  if done.logprobs is not None:
+    assert len(done.logprobs) == len(done.token_ids)
   assert list(done.token_times_s) == sorted(done.token_times_s)
   assert done.accepted <= done.drafted
   assert done.accepted <= len(done.token_ids) <= done.accepted + done.steps

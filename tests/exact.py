@@ -1,7 +1,8 @@
 """What the table model's output must look like, enumerated in plain numpy.
 
-Written without the product: filters by sorting, in float64; proposals and
-acceptance from the papers; lookups from lists.
+Written without the product: penalties by a loop over the vocabulary, filters by
+sorting, in float64; proposals and acceptance from the papers; lookups from
+lists.
 """
 
 import dataclasses
@@ -41,26 +42,77 @@ def filtered(logits, temperature, top_k=0, top_p=1.0, min_p=0.0):
   return softmax(scores)
 
 
+def penalized(
+  logits,
+  prompt,
+  output,
+  repetition_penalty=1.0,
+  presence_penalty=0.0,
+  frequency_penalty=0.0,
+  logit_bias=(),
+):
+  """Logits [V] after bias and penalties, of what comes after prompt, output."""
+  logits = np.array(logits, np.float64)
+  bias = dict(logit_bias)
+  for v in range(len(logits)):
+    count = list(output).count(v)
+    logits[v] += bias.get(v, 0)
+    if count or v in prompt:
+      if logits[v] > 0:
+        logits[v] /= repetition_penalty
+      else:
+        logits[v] *= repetition_penalty
+    if count:
+      logits[v] -= presence_penalty + frequency_penalty * count
+  return logits
+
+
+PENALTIES = (
+  "repetition_penalty",
+  "presence_penalty",
+  "frequency_penalty",
+  "logit_bias",
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Chain:
   """Laws of a table model under one row's settings.
 
   Attributes:
     params: of a TableModel.
-    settings: keyword arguments of `filtered`.
+    settings: keyword arguments of `filtered` and `penalized`.
+    size: tokens of the prompt; what comes behind them is the output.
   """
 
   params: tuple
   settings: dict
+  size: int = 0
   _known: dict = dataclasses.field(default_factory=dict)
 
   def law(self, history):
     """float64 [V] after a history of ids."""
+    penalties = {k: v for k, v in self.settings.items() if k in PENALTIES}
+    filters = {k: v for k, v in self.settings.items() if k not in PENALTIES}
     key = (len(history) % 2, len(history) > 1, *history[-2:])
+    if penalties:
+      key = tuple(history)
     if key not in self._known:
       logits = next_law(self.params, history)
-      self._known[key] = filtered(logits, **self.settings)
+      if penalties:
+        prompt, output = history[: self.size], history[self.size :]
+        logits = penalized(logits, prompt, output, **penalties)
+      self._known[key] = filtered(logits, **filters)
     return self._known[key]
+
+
+def greedy(params, prompt, count, **penalties):
+  """`count` ids, each the likeliest under bias and penalties."""
+  chain = Chain(params, {"temperature": 0, **penalties}, len(prompt))
+  history = tuple(prompt)
+  for _ in range(count):
+    history += (int(np.argmax(chain.law(history))),)
+  return history[len(prompt) :]
 
 
 def tokens_law(target: Chain, prompt, count):

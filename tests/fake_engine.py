@@ -27,20 +27,21 @@ class Engine:
     self.finished = 0
     self.closed = False
 
+  memory = memory_limit = None  # Said at the start, by `memory.line`.
+
   def warmup(self):
     pass
 
   def run(self, requests):
-    pending = iter(requests)
+    pending = self._samples(requests)
     running = []
     try:
       while True:
         while len(running) < self.slots:
-          request = next(pending, None)
+          request, sample = next(pending, (None, 0))
           if request is None:
             break
-          self.requests.append(request)
-          running.append(self._answer(request))
+          running.append(self._answer(request, sample))
         if not running:
           return
         self.before_step(self.finished)
@@ -53,7 +54,13 @@ class Engine:
     finally:
       self.closed = True
 
-  def _answer(self, request):
+  def _samples(self, requests):
+    for request in requests:
+      self.requests.append(request)
+      for sample in range(request.n):
+        yield request, sample
+
+  def _answer(self, request, sample):
     """The events of a row, step by step."""
     answer = request.prompt[::-1][: request.max_new_tokens]
     failed = request.prompt == tuple(map(ord, "fail"))
@@ -67,7 +74,10 @@ class Engine:
       block = answer[start : start + 2]
       steps += 1
       text = "".join(map(chr, block))
-      events = [request_lib.Chunk(id=request.id, text=text, token_ids=block)]
+      chunk = request_lib.Chunk(
+        id=request.id, text=text, token_ids=block, sample=sample
+      )
+      events = [chunk]
     done = request_lib.Completion(
       id=request.id,
       text="".join(map(chr, answer)),
@@ -82,5 +92,7 @@ class Engine:
       ttft_s=0.01,
       token_times_s=tuple(0.01 * i for i in range(len(answer))),
       error="a NaN" if failed else None,
+      sample=sample,
+      samples=request.n,
     )
     yield [*events, done]

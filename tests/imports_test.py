@@ -18,34 +18,54 @@ LOWER = {
   "types": (),
   "text": (),
   # Beyond DESIGN.md: where compiled programs are kept between starts.
-  "compilation_cache": (),
+  "user_cache": (),
+  "compilation_cache": ("user_cache",),
   "sharding": ("types",),
   "cache": ("types",),
   "sampling": ("types",),
+  # Beyond DESIGN.md: what a row's own words do to logits, and what a target
+  # thinks of emitted tokens, each in a file of its own.
+  "penalties": ("types",),
+  "logprobs": ("types",),
   # Beyond DESIGN.md: what a step needs of any model, as a Protocol.
   "models.base": ("types",),
   "models": ("types", "cache", "sharding", "models.base"),
-  "proposers.base": ("types", "cache", "sampling", "models.base"),
+  "proposers.base": (
+    "types",
+    "cache",
+    "sampling",
+    "penalties",
+    "models.base",
+  ),
   # Beyond DESIGN.md: to decode plainly the engine proposes nothing.
   "proposers.none": ("proposers.base",),
   "proposers": ("types", "cache", "sampling", "models", "proposers.base"),
   "verifiers.base": ("types", "sampling", "proposers.base"),
   "verifiers": ("types", "sampling", "proposers.base", "verifiers.base"),
   # Beyond DESIGN.md: the step's state in a file of its own.
-  "state": ("sampling", "models.base", "proposers.base", "verifiers.base"),
+  "state": (
+    "sampling",
+    "penalties",
+    "logprobs",
+    "models.base",
+    "proposers.base",
+    "verifiers.base",
+  ),
   "step": ("cache", "sampling", "state", "proposers.base", "verifiers.base"),
   "metrics": ("types",),
   "engine": ("step", "text", "metrics", "models", "proposers.none"),
   "jobs": ("engine",),
   # Beyond DESIGN.md: text, for reading the JSON files of a model's folder.
-  "checkpoints": ("models", "proposers", "text"),
+  "checkpoints": ("models", "proposers", "text", "user_cache"),
   "training": ("models", "proposers", "checkpoints", "engine"),
 }
 EVERYTHING = tuple(LOWER)
 MAP = LOWER | {
   "lab": (*EVERYTHING, "api"),
   "api": (*EVERYTHING, "lab"),
-  "cli": (*EVERYTHING, "lab", "api"),
+  # Beyond DESIGN.md: what specjax-benchmark measures, and how.
+  "benchmark": (*EVERYTHING, "api"),
+  "cli": (*EVERYTHING, "lab", "api", "benchmark"),
   # specjax/__init__.py: what `import specjax` offers.
   "": ("api",),
 }

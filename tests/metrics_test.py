@@ -121,3 +121,26 @@ def test_plain_decoding_shows_no_acceptance():
 def test_negative_wall_time_is_refused():
   with pytest.raises(ValueError, match=r"wall_s=-1"):
     metrics.summarize([], wall_s=-1)
+
+
+def test_more_times_than_are_kept_give_percentiles_that_are_close():
+  rng = np.random.default_rng(0)
+  times = rng.exponential(size=(1500, 200))  # 300,000: kept are 65,536.
+  tally = metrics.Tally()
+  for row in times:
+    arrivals = np.concatenate([[0.0], np.cumsum(row)])
+    tally.add(completion(token_times_s=tuple(arrivals)))
+  found = tally.summary(1.0).inter_token_s
+  p50, p90, p99 = np.percentile(times, (50, 90, 99))
+  assert found.p50 == pytest.approx(p50, rel=0.02)
+  assert found.p90 == pytest.approx(p90, rel=0.02)
+  assert found.p99 == pytest.approx(p99, rel=0.03)
+
+
+def test_a_tally_may_be_read_and_added_to_in_turn():
+  tally = metrics.Tally()
+  for count in range(1, 40):
+    tally.add(completion())
+    s = tally.summary(2.0)
+    assert (s.requests, s.tokens) == (count, 4 * count)
+    assert s == metrics.summarize([completion()] * count, wall_s=2.0)

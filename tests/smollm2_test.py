@@ -18,7 +18,7 @@ import safetensors
 
 from specjax import api
 from specjax.engine import loop
-from specjax.engine.request import Completion, Request
+from specjax.engine.request import Completion, Request, SamplingParams
 from specjax.models import decoder
 from specjax.proposers.draft_model import DraftModel
 from specjax.proposers.ngram import Ngram
@@ -70,6 +70,10 @@ def engine(proposer: str, slots: int, dtype: str = "float32") -> loop.Engine:
     tokenizer=target.tokenizer,
     stop_ids=target.tokenizer.eos_ids,
   )
+
+
+# Two tests use the same.
+shared = functools.cache(engine)
 
 
 def complete(
@@ -140,7 +144,7 @@ def test_prompts_are_tokenized_and_texts_decoded_as_by_hugging_face():
 def test_rule_25_greedy_ids_equal_pytorchs_in_any_order(proposer):
   """Half of the rows at four slots; the long test runs all, at 1 and 8."""
   rows = ROWS[::2]
-  made = engine(proposer, slots=4)
+  made = shared(proposer, slots=4)
   done = complete(made, rows, order_seed=1)
   check_goldens(done, rows)
   assert sum(completion.accepted for completion in done.values()) > 20
@@ -149,6 +153,33 @@ def test_rule_25_greedy_ids_equal_pytorchs_in_any_order(proposer):
     plain = complete(made, rows, lookahead=0)
     check_goldens(plain, rows)
     assert all(completion.drafted == 0 for completion in plain.values())
+
+
+def test_rule_9_penalised_ids_equal_hugging_faces():
+  """Its repetition penalty and bias: rows beside each other, with ngram."""
+  goldens = json.loads(
+    (ROOT / "tests/goldens/smollm2_penalties.json").read_text()
+  )
+  rows = goldens["rows"]
+  requests = []
+  for index, row in enumerate(rows):
+    settings = dict(row["settings"])
+    bias = settings.pop("logit_bias", {})
+    settings["logit_bias"] = {int(id): value for id, value in bias.items()}
+    requests.append(
+      Request(
+        prompt=tuple(row["prompt_ids"]),
+        id=str(index),
+        sampling=SamplingParams(**settings),
+        max_new_tokens=goldens["max_new_tokens"],
+      )
+    )
+  events = shared("ngram", slots=4).run(requests)
+  done = {e.id: e for e in events if isinstance(e, Completion)}
+  for index, row in enumerate(rows):
+    assert min(row["gaps"]) > MARGIN
+    assert list(done[str(index)].token_ids) == row["output_ids"]
+  assert sum(row.accepted for row in done.values()) > 5
 
 
 @pytest.mark.long

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from specjax.engine.request import Completion
+from specjax.logprobs import Scores
 from specjax.models.base import Output
+from specjax.penalties import Penalties
 from specjax.proposers.base import Proposal
 from specjax.proposers.none import NoProposer
 from specjax.sampling import RowSettings
@@ -21,6 +23,8 @@ from tests.engines import LOOKAHEAD, VOCAB, request
 
 ROWS, WIDTH, SIZE = 4, 4, 16
 STOPS = (6, 7, -1)
+NOTHING = jnp.zeros((ROWS, WIDTH, 0))
+SCORES = Scores(own=jnp.zeros((ROWS, WIDTH)), top_ids=NOTHING, top=NOTHING)
 PARAMS = table_model.make_table(VOCAB, seed=17)
 
 
@@ -41,6 +45,8 @@ def state(**changes) -> State:
       tokens=jnp.full((ROWS, WIDTH), -5, jnp.int32), count=ints(1, 1, 1, 1)
     ),
     sampling=RowSettings.greedy(ROWS),
+    penalties=Penalties.none(ROWS, VOCAB),
+    scored=jnp.zeros((ROWS,), bool),
     lookahead=ints(3, 3, 3, 3),
     budget=ints(50, 50, 50, 50),
     active=jnp.ones((ROWS,), bool),
@@ -53,7 +59,7 @@ def state(**changes) -> State:
 def _commit():
   return jax.jit(
     lambda old, verdict, proposal, out: old.commit(
-      verdict, proposal, out, (), NoProposer()
+      verdict, proposal, out, (), NoProposer(), SCORES
     )
   )
 

@@ -1,7 +1,8 @@
 """GGUF files of the Llama architecture, read as a Hugging Face checkpoint.
 
 The format's keys and tensor names are those of the GGUF specification (ggml,
-docs/gguf.md). Weights are dequantized by the `gguf` package (extra `gguf`).
+docs/gguf.md). Weights are dequantized by the `gguf` package (extra `gguf`);
+Mistral's come as the Llama architecture, too.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from specjax.checkpoints import gguf_metadata, gguf_tokenizer
+from specjax.checkpoints import gguf_file, gguf_metadata, gguf_tokenizer
 
 # GGUF tensor name → Hugging Face tensor name.
 _NAMES = {
@@ -98,10 +99,10 @@ def read(path: os.PathLike | str) -> Checkpoint:
       a setting, a tensor or a tokenizer that cannot be carried over exactly.
   """
   path = pathlib.Path(path)
-  reader = _open(path)
-  tensors = {tensor.name: tensor for tensor in reader.tensors}
+  _require_package()
+  header = gguf_file.read(path)
+  metadata, tensors = header.metadata, header.tensors
   try:
-    metadata = {name: _contents(f) for name, f in reader.fields.items()}
     config = _config(metadata, tensors)
     vocabulary = gguf_tokenizer.Vocabulary.from_metadata(metadata)
     if len(vocabulary.tokens) > config["vocab_size"]:
@@ -123,40 +124,18 @@ def read(path: os.PathLike | str) -> Checkpoint:
     raise ValueError(f"{path}: {error}") from None
 
 
-def _open(path: pathlib.Path):
-  """A GGUFReader of a file that is whole."""
+def _require_package() -> None:
+  """Says what to install before anything is read."""
   try:
-    import gguf
+    import gguf  # noqa: F401
   except ImportError:
     raise ImportError(
       "reading GGUF files needs the gguf package: pip install 'specjax[gguf]'"
     ) from None
-  try:
-    with path.open("rb") as file:
-      magic = file.read(4)
-  except OSError as error:
-    raise FileNotFoundError(f"{path}: {error.strerror}") from None
-  if magic != b"GGUF":
-    raise ValueError(
-      f"{path}: not a GGUF file (it begins with {magic!r}, not b'GGUF')"
-    )
-  try:
-    return gguf.GGUFReader(path)
-  except Exception as error:  # whatever numpy says about a short array
-    raise ValueError(
-      f"{path}: the GGUF file is truncated or damaged ({error}); fetch it again"
-    ) from None
-
-
-def _contents(field: Any) -> Any:
-  try:
-    return field.contents()
-  except UnicodeDecodeError as error:
-    raise ValueError(f"{field.name}: not UTF-8 text ({error})") from None
 
 
 def _config(
-  metadata: Mapping[str, Any], tensors: Mapping[str, Any]
+  metadata: Mapping[str, Any], tensors: Mapping[str, gguf_file.Tensor]
 ) -> dict[str, Any]:
   """config.json for the metadata of a file."""
   architecture = metadata.get("general.architecture")
@@ -180,7 +159,7 @@ def _config(
       )
   if "token_embd.weight" not in tensors:
     raise ValueError("the tensor token_embd.weight is missing")
-  embedding = tuple(reversed(tensors["token_embd.weight"].shape.tolist()))
+  embedding = tensors["token_embd.weight"].shape
   if len(embedding) != 2:
     raise ValueError(
       f"the tensor token_embd.weight has the shape {embedding}; it must have "
@@ -189,6 +168,12 @@ def _config(
 
   def whole(name: str, default: int | None = None) -> int:
     return gguf_metadata.whole(metadata, f"llama.{name}", default)
+
+  if whole("vocab_size", embedding[0]) != embedding[0]:
+    raise ValueError(
+      f"llama.vocab_size={whole('vocab_size')}, but token_embd.weight has "
+      f"{embedding[0]} rows"
+    )
 
   def number(name: str, default: float | None = None) -> float:
     return gguf_metadata.number(metadata, f"llama.{name}", default)
@@ -254,7 +239,7 @@ def _heads(metadata: Mapping[str, Any]) -> tuple[int, int, int]:
   return heads, kv_heads, head_size
 
 
-def _layers(announced: int, tensors: Mapping[str, Any]) -> int:
+def _layers(announced: int, tensors: Mapping[str, gguf_file.Tensor]) -> int:
   """L, which the metadata and the tensors must agree on."""
   # Checked here and not with the tensors' shapes: no list of expected names
   # is made for a number that may be billions.
@@ -272,7 +257,7 @@ def _is_set(value: Any) -> bool:
 
 
 def _rope_scaling(
-  tensors: Mapping[str, Any], theta: float, head_size: int
+  tensors: Mapping[str, gguf_file.Tensor], theta: float, head_size: int
 ) -> dict[str, Any] | None:
   """Llama 3's rope_scaling, found again from the factors it led to.
 
@@ -282,7 +267,7 @@ def _rope_scaling(
   """
   if _ROPE_FACTORS not in tensors:
     return None
-  found = np.asarray(tensors[_ROPE_FACTORS].data, np.float64)
+  found = tensors[_ROPE_FACTORS].read().astype(np.float64)
   scaling = {
     "rope_type": "llama3",
     "factor": float(found.max(initial=1)),
@@ -305,7 +290,7 @@ def _rope_scaling(
 
 
 def _tensors(
-  config: Mapping[str, Any], tensors: Mapping[str, Any]
+  config: Mapping[str, Any], tensors: Mapping[str, gguf_file.Tensor]
 ) -> Iterator[Tensor]:
   """The weights under their Hugging Face names; unknown ones are refused."""
   unknown = []
@@ -322,10 +307,9 @@ def _tensors(
       "blk.{i}.attn_q.weight": config["num_attention_heads"],
       "blk.{i}.attn_k.weight": config["num_key_value_heads"],
     }.get(template)
-    _check_quantization(tensor)
     yield Tensor(
       name=_NAMES[template].replace("{i}", layer),
-      shape=tuple(int(size) for size in reversed(tensor.shape)),
+      shape=tensor.shape,
       read=_reader(tensor, heads),
     )
   if unknown:
@@ -334,32 +318,18 @@ def _tensors(
     )
 
 
-def _check_quantization(tensor: Any) -> None:
-  """Refuses a type that `gguf` cannot read, by trying it on one row."""
-  import gguf
-
-  try:
-    gguf.dequantize(tensor.data[:1], tensor.tensor_type)
-  except NotImplementedError:
-    raise ValueError(
-      f"{tensor.name}: the quantization {tensor.tensor_type.name} is not "
-      "supported by the gguf package"
-    ) from None
-
-
-def _reader(tensor: Any, rotated_heads: int | None):
+def _reader(
+  tensor: gguf_file.Tensor, rotated_heads: int | None
+) -> Callable[[], np.ndarray]:
   """A function that dequantizes a tensor.
 
   Args:
-    tensor: a tensor of a GGUFReader.
+    tensor: still in the file.
     rotated_heads: number of heads if the rows are a query's or a key's.
   """
 
   def read_tensor() -> np.ndarray:
-    import gguf
-
-    values = gguf.dequantize(tensor.data, tensor.tensor_type)
-    values = np.asarray(values, np.float32)
+    values = tensor.read()
     return unpermute(values, rotated_heads) if rotated_heads else values
 
   return read_tensor

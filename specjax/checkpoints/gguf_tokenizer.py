@@ -64,7 +64,8 @@ class Vocabulary:
     types: tokenizer.ggml.token_type of every id.
     merges: pairs of tokens, in order of rank.
     splitting: the name of the rule that cuts a text into words.
-    add_bos: whether encoding begins with the BOS token.
+    add_bos, add_eos: whether encoding begins with the BOS token and ends with
+      the EOS token.
     ids: role ("bos", "eos", "eot", "pad", "unk") to id, where given.
     chat_template: Jinja source, or None.
   """
@@ -74,6 +75,7 @@ class Vocabulary:
   merges: tuple[tuple[str, str], ...]
   splitting: str
   add_bos: bool
+  add_eos: bool
   ids: Mapping[str, int]
   chat_template: str | None
 
@@ -125,6 +127,7 @@ class Vocabulary:
       add_bos=gguf_metadata.flag(
         metadata, _KEY + "add_bos_token", _SPLITTING[splitting].add_bos
       ),
+      add_eos=gguf_metadata.flag(metadata, _KEY + "add_eos_token", False),
       ids=_role_ids(metadata, len(tokens)),
       chat_template=gguf_metadata.string(metadata, "tokenizer.chat_template"),
     )
@@ -134,7 +137,7 @@ class Vocabulary:
 
     Raises:
       ValueError: a merge names a token that is not in the vocabulary, or
-        BOS is to be added and not known.
+        BOS or EOS is to be added and not known.
     """
     splitting = _SPLITTING[self.splitting]
     try:
@@ -154,23 +157,33 @@ class Vocabulary:
         added = tokenizers.AddedToken(token, normalized=False, special=special)
         add = tokenizer.add_special_tokens if special else tokenizer.add_tokens
         add([added])
-    if self.add_bos:
-      if "bos" not in self.ids:
-        raise ValueError(
-          "BOS is to be added, but the key tokenizer.ggml.bos_token_id is "
-          "missing"
-        )
-      bos = self.tokens[self.ids["bos"]]
-      try:
-        tokenizer.post_processor = processors.TemplateProcessing(
-          single=[bos, "$A"], pair=None, special_tokens=[(bos, self.ids["bos"])]
-        )
-      except ValueError as error:  # "$B" and "a:1" mean something to it
-        raise ValueError(
-          f"tokenizer.ggml.bos_token_id={self.ids['bos']}: the token {bos!r} "
-          f"cannot be added ({error})"
-        ) from None
+    if self.add_bos or self.add_eos:
+      tokenizer.post_processor = self._post_processor()
     return tokenizer.to_str(pretty=True)
+
+  def _post_processor(self) -> processors.TemplateProcessing:
+    """Puts BOS before a text and EOS behind it, as far as either is wanted."""
+    wanted = {"bos": self.add_bos, "eos": self.add_eos}
+    roles = [role for role, added in wanted.items() if added]
+    for role in roles:
+      if role not in self.ids:
+        raise ValueError(
+          f"{role.upper()} is to be added, but the key "
+          f"tokenizer.ggml.{role}_token_id is missing"
+        )
+    # By names of our own: a token such as "$B" or "a:1" would mean something.
+    return processors.TemplateProcessing(
+      single=[role for role in ("bos", "$A", "eos") if role in (*roles, "$A")],
+      pair=None,
+      special_tokens=[
+        {
+          "id": role,
+          "ids": [self.ids[role]],
+          "tokens": [self.tokens[self.ids[role]]],
+        }
+        for role in roles
+      ],
+    )
 
   def tokenizer_config(self, max_length: int) -> dict[str, Any]:
     """The content of tokenizer_config.json.

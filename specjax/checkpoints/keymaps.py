@@ -1,28 +1,44 @@
-"""Which Hugging Face tensor is which of our parameters, as one table.
+"""Which Hugging Face tensor is which of our parameters, as tables.
 
 A row names a parameter path, the tensor's name, and the transform between
-their shapes; `{i}` is the layer. The letters are DESIGN.md's glossary.
+them; `{i}` is the layer. The letters are DESIGN.md's glossary.
 """
 
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 Shape = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Transform:
-  """A change of shape that keeps the order of the elements.
+  """How a tensor of a file and a parameter (or several) hold the same numbers.
 
   Attributes:
     name: the change, from the file's axes to ours.
     file_shape: the shape in the file, for our shape.
+    take: our array, of the file's, our shape and which part it is; None where
+      the elements keep their order, so that they can be read in place.
+    put: the file's array, of ours in the order of their parts; None likewise.
+    parts: how many parameters share the tensor.
   """
 
   name: str
   file_shape: Callable[[Shape], Shape]
+  take: Callable[[np.ndarray, Shape, int], np.ndarray] | None = None
+  put: Callable[[Sequence[np.ndarray]], np.ndarray] | None = None
+  parts: int = 1
+
+  def to_file(self, values: Sequence[np.ndarray]) -> np.ndarray:
+    """The file's tensor, of all parameters that share it."""
+    if self.put is not None:
+      return self.put(values)
+    (value,) = values
+    return value.reshape(self.file_shape(value.shape))
 
 
 AS_IS = Transform(name="as it is", file_shape=lambda shape: shape)
@@ -34,58 +50,234 @@ SPLIT_COLUMNS = Transform(
   name="D (N H) → D N H",
   file_shape=lambda shape: (shape[0], math.prod(shape[1:])),
 )
+SPLIT_BIAS = Transform(
+  name="(N H) → N H", file_shape=lambda shape: (math.prod(shape),)
+)
+# GPT-2's products are (in, out), and query, key and value lie in one tensor.
+TRANSPOSE = Transform(
+  name="in out → out in",
+  file_shape=lambda shape: shape[::-1],
+  take=lambda tensor, shape, part: tensor.T,
+  put=lambda values: values[0].T,
+)
+TRANSPOSE_COLUMNS = Transform(
+  name="(N H) D → D N H",
+  file_shape=lambda shape: (math.prod(shape[1:]), shape[0]),
+  take=lambda tensor, shape, part: tensor.T.reshape(shape),
+  put=lambda values: values[0].reshape(len(values[0]), -1).T,
+)
+THIRD_OF_COLUMNS = Transform(
+  name="D (3 N H) → 3 of N H D",
+  file_shape=lambda shape: (shape[2], 3 * math.prod(shape[:2])),
+  take=lambda tensor, shape, part: np.split(tensor, 3, axis=1)[part].T.reshape(
+    shape
+  ),
+  put=lambda values: np.concatenate(
+    [value.reshape(-1, value.shape[2]).T for value in values], axis=1
+  ),
+  parts=3,
+)
+THIRD_OF_BIAS = Transform(
+  name="(3 N H) → 3 of N H",
+  file_shape=lambda shape: (3 * math.prod(shape),),
+  take=lambda tensor, shape, part: np.split(tensor, 3)[part].reshape(shape),
+  put=lambda values: np.concatenate([value.reshape(-1) for value in values]),
+  parts=3,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-  """One row of the table; the attributes are its columns."""
+  """One row of a table; the attributes are its columns.
+
+  Attributes:
+    path: the parameter.
+    name: the tensor.
+    transform: how the two belong together.
+    part: which of the tensor's parts the parameter is.
+  """
 
   path: str
   name: str
   transform: Transform = AS_IS
+  part: int = 0
 
 
-_LAYER = "model.layers.{i}"
+def _rows(*entries: tuple) -> tuple[Row, ...]:
+  keys = ("path", "name", "transform", "part")
+  return tuple(Row(**dict(zip(keys, e, strict=False))) for e in entries)
+
+
+def _in_layers(ours: str, theirs: str, rows: Sequence[Row]) -> tuple[Row, ...]:
+  """Rows whose names are within a part of a layer."""
+  return tuple(
+    dataclasses.replace(row, path=f"{ours}.{row.path}", name=theirs + row.name)
+    for row in rows
+  )
+
+
+_ATTENTION = _in_layers(
+  "layers.{i}.attention",
+  "model.layers.{i}.self_attn.",
+  _rows(
+    ("q.weight", "q_proj.weight", SPLIT_ROWS),
+    ("k.weight", "k_proj.weight", SPLIT_ROWS),
+    ("v.weight", "v_proj.weight", SPLIT_ROWS),
+    ("o.weight", "o_proj.weight", SPLIT_COLUMNS),
+    ("q.bias", "q_proj.bias", SPLIT_BIAS),
+    ("k.bias", "k_proj.bias", SPLIT_BIAS),
+    ("v.bias", "v_proj.bias", SPLIT_BIAS),
+    ("o.bias", "o_proj.bias"),
+    ("q_norm.weight", "q_norm.weight"),
+    ("k_norm.weight", "k_norm.weight"),
+  ),
+)
+_MLP = _in_layers(
+  "layers.{i}.mlp",
+  "model.layers.{i}.mlp.",
+  _rows(
+    ("gate.weight", "gate_proj.weight"),
+    ("up.weight", "up_proj.weight"),
+    ("down.weight", "down_proj.weight"),
+    ("gate.bias", "gate_proj.bias"),
+    ("up.bias", "up_proj.bias"),
+    ("down.bias", "down_proj.bias"),
+  ),
+)
+_ENDS = _rows(
+  ("embed.weight", "model.embed_tokens.weight"),
+  ("norm.weight", "model.norm.weight"),
+  ("head.weight", "lm_head.weight"),
+)
+# Llama, Mistral, Qwen 2 and 3.
 DECODER = (
-  Row(path="embed.weight", name="model.embed_tokens.weight"),
-  Row(
-    path="layers.{i}.attention_norm.weight",
-    name=f"{_LAYER}.input_layernorm.weight",
+  *_ENDS,
+  *_ATTENTION,
+  *_MLP,
+  *_in_layers(
+    "layers.{i}",
+    "model.layers.{i}.",
+    _rows(
+      ("attention_norm.weight", "input_layernorm.weight"),
+      ("mlp_norm.weight", "post_attention_layernorm.weight"),
+    ),
   ),
-  Row(
-    path="layers.{i}.attention.q.weight",
-    name=f"{_LAYER}.self_attn.q_proj.weight",
-    transform=SPLIT_ROWS,
+)
+GEMMA = (
+  *_ENDS,
+  *_ATTENTION,
+  *_MLP,
+  *_in_layers(
+    "layers.{i}",
+    "model.layers.{i}.",
+    _rows(
+      ("attention_norm.weight", "input_layernorm.weight"),
+      ("attention_post_norm.weight", "post_attention_layernorm.weight"),
+      ("mlp_norm.weight", "pre_feedforward_layernorm.weight"),
+      ("mlp_post_norm.weight", "post_feedforward_layernorm.weight"),
+    ),
   ),
-  Row(
-    path="layers.{i}.attention.k.weight",
-    name=f"{_LAYER}.self_attn.k_proj.weight",
-    transform=SPLIT_ROWS,
+)
+# The text part of a model that also reads images.
+GEMMA_TEXT = tuple(
+  dataclasses.replace(row, name=f"language_model.{row.name}") for row in GEMMA
+)
+GPT2 = (
+  *_rows(
+    ("embed.weight", "transformer.wte.weight"),
+    ("position.weight", "transformer.wpe.weight"),
+    ("norm.weight", "transformer.ln_f.weight"),
+    ("norm.bias", "transformer.ln_f.bias"),
+    ("head.weight", "lm_head.weight"),
   ),
-  Row(
-    path="layers.{i}.attention.v.weight",
-    name=f"{_LAYER}.self_attn.v_proj.weight",
-    transform=SPLIT_ROWS,
+  *_in_layers(
+    "layers.{i}",
+    "transformer.h.{i}.",
+    _rows(
+      ("attention_norm.weight", "ln_1.weight"),
+      ("attention_norm.bias", "ln_1.bias"),
+      ("attention.q.weight", "attn.c_attn.weight", THIRD_OF_COLUMNS, 0),
+      ("attention.k.weight", "attn.c_attn.weight", THIRD_OF_COLUMNS, 1),
+      ("attention.v.weight", "attn.c_attn.weight", THIRD_OF_COLUMNS, 2),
+      ("attention.q.bias", "attn.c_attn.bias", THIRD_OF_BIAS, 0),
+      ("attention.k.bias", "attn.c_attn.bias", THIRD_OF_BIAS, 1),
+      ("attention.v.bias", "attn.c_attn.bias", THIRD_OF_BIAS, 2),
+      ("attention.o.weight", "attn.c_proj.weight", TRANSPOSE_COLUMNS),
+      ("attention.o.bias", "attn.c_proj.bias"),
+      ("mlp_norm.weight", "ln_2.weight"),
+      ("mlp_norm.bias", "ln_2.bias"),
+      ("mlp.up.weight", "mlp.c_fc.weight", TRANSPOSE),
+      ("mlp.up.bias", "mlp.c_fc.bias"),
+      ("mlp.down.weight", "mlp.c_proj.weight", TRANSPOSE),
+      ("mlp.down.bias", "mlp.c_proj.bias"),
+    ),
   ),
-  Row(
-    path="layers.{i}.attention.o.weight",
-    name=f"{_LAYER}.self_attn.o_proj.weight",
-    transform=SPLIT_COLUMNS,
-  ),
-  Row(
-    path="layers.{i}.mlp_norm.weight",
-    name=f"{_LAYER}.post_attention_layernorm.weight",
-  ),
-  Row(path="layers.{i}.mlp.gate.weight", name=f"{_LAYER}.mlp.gate_proj.weight"),
-  Row(path="layers.{i}.mlp.up.weight", name=f"{_LAYER}.mlp.up_proj.weight"),
-  Row(path="layers.{i}.mlp.down.weight", name=f"{_LAYER}.mlp.down_proj.weight"),
-  Row(path="norm.weight", name="model.norm.weight"),
-  Row(path="head.weight", name="lm_head.weight"),
 )
 
-# Tensors that some files carry beside the weights: old Llama checkpoints
-# stored the rotation's frequencies, which the config determines.
-IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+  """How the files of an architecture are laid out.
+
+  Attributes:
+    table: its rows.
+    ignored: names of tensors that may be there and are not read.
+    aliases: other spellings of names, as patterns and what they stand for.
+  """
+
+  table: tuple[Row, ...]
+  ignored: str = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
+  aliases: tuple[tuple[str, str], ...] = ()
+
+  def name_of(self, path: str) -> str:
+    """The tensor of a parameter outside the layers."""
+    return next(row.name for row in self.table if row.path == path)
+
+  def says_nothing(self, name: str) -> bool:
+    """Whether a tensor may be there that is no parameter."""
+    return re.fullmatch(self.ignored, name) is not None
+
+  def renamed(self, names: Sequence[str]) -> dict[str, str]:
+    """The names as the table spells them, each of another of the `names`.
+
+    A name whose spelling is taken keeps its own: the file has the tensor
+    twice, and one of them is unexpected.
+    """
+    taken, found = set(names), {}
+    for name in names:
+      spelled = name
+      for pattern, replacement in self.aliases:
+        spelled = re.sub(pattern, replacement, spelled)
+      spelled = name if spelled in taken else spelled
+      taken.add(spelled)
+      found[spelled] = name
+    return found
+
+
+# Old Llama checkpoints stored the rotation's frequencies, which the config
+# determines (Layout.ignored); GPT-2's the causal mask; the parts that read
+# images are no part of a text model.
+LAYOUTS: Mapping[str, Layout] = {
+  "LlamaForCausalLM": Layout(table=DECODER),
+  "MistralForCausalLM": Layout(table=DECODER),
+  "Qwen2ForCausalLM": Layout(table=DECODER),
+  "Qwen3ForCausalLM": Layout(table=DECODER),
+  "Gemma2ForCausalLM": Layout(table=GEMMA),
+  "Gemma3ForCausalLM": Layout(table=GEMMA),
+  "Gemma3ForConditionalGeneration": Layout(
+    table=GEMMA_TEXT,
+    ignored=r"(model\.)?(vision_tower|multi_modal_projector)\..*",
+    aliases=(
+      (r"^model\.language_model\.", "language_model.model."),
+      (r"^lm_head\.", "language_model.lm_head."),
+    ),
+  ),
+  "GPT2LMHeadModel": Layout(
+    table=GPT2,
+    ignored=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
+    aliases=((r"^(wte|wpe|h|ln_f)\.", r"transformer.\1."),),
+  ),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,6 +292,7 @@ class Source:
     stacked: whether it is such a stack.
     file_shape: the shape of each tensor in the file.
     transform: how the two shapes belong together.
+    part: which of the tensor's parts it is.
   """
 
   path: str
@@ -108,6 +301,7 @@ class Source:
   stacked: bool
   file_shape: Shape
   transform: Transform
+  part: int = 0
 
 
 def sources(
@@ -145,6 +339,30 @@ def sources(
         stacked=stacked,
         file_shape=row.transform.file_shape(own_shape),
         transform=row.transform,
+        part=row.part,
       )
     )
   return found
+
+
+def pieces(found: Sequence[Source]) -> dict[str, list[tuple[int, int]]]:
+  """Of each tensor, what it is made of, in the order of its parts.
+
+  Returns:
+    Tensor name -> (number of the source, index of the layer in its stack).
+
+  Raises:
+    KeyError: not all parameters that share a tensor are there.
+  """
+  made: dict[str, dict[int, tuple[int, int]]] = {}
+  for number, source in enumerate(found):
+    for layer, name in enumerate(source.names):
+      made.setdefault(name, {})[source.part] = (number, layer)
+  for name, parts in made.items():
+    parts_wanted = found[parts[min(parts)][0]].transform.parts
+    if set(parts) != set(range(parts_wanted)):
+      raise KeyError(f"not all parameters of the tensor {name!r} are known")
+  return {
+    name: [parts[part] for part in sorted(parts)]
+    for name, parts in made.items()
+  }

@@ -8,10 +8,11 @@ import re
 import shutil
 from typing import Any
 
+from specjax import user_cache
+
 # What a model folder is made of; other files of a repository stay there.
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_CACHE_VARIABLE = "SPECJAX_CACHE"
 
 
 def resolve(name: str | os.PathLike) -> pathlib.Path:
@@ -20,7 +21,7 @@ def resolve(name: str | os.PathLike) -> pathlib.Path:
   Args:
     name: a folder; a model hub id, `org/name`; or a URL such as gs://… of a
       folder. The hub's token is taken from the environment (HF_TOKEN). A
-      URL's files are kept in $SPECJAX_CACHE, else ~/.cache/specjax, and
+      URL's files are kept in the user's cache folder (`user_cache`), and
       fetched again when their sizes or dates change.
 
   Returns:
@@ -100,7 +101,7 @@ def _fetch(url: str) -> pathlib.Path:
   files = _listing(system, path, url)
   # The listing is in the folder's name: a changed model is another folder.
   key = hashlib.sha256(json.dumps([url, files]).encode()).hexdigest()[:24]
-  folder = _cache() / key
+  folder = user_cache.folder() / key
   if folder.is_dir():
     return folder
   partial = folder.with_name(f"{key}.{os.getpid()}.partial")
@@ -141,11 +142,6 @@ def _listing(system: Any, path: str, url: str) -> list[list]:
       f"model {url!r}: no model files ({', '.join(_PATTERNS)}) in that folder"
     )
   return sorted(files)
-
-
-def _cache() -> pathlib.Path:
-  chosen = os.environ.get(_CACHE_VARIABLE)
-  return pathlib.Path(chosen or "~/.cache/specjax").expanduser()
 
 
 def _first_line(error: Exception) -> str:

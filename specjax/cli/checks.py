@@ -7,21 +7,40 @@ from typing import Any
 
 from specjax.cli import command
 from specjax.cli import settings as settings_lib
+from specjax.engine import request as request_lib
+from specjax.engine import sizes
 
-_LEAST = {
-  "lookahead": 1,
-  "ngram_min": 1,
-  "temperature": 0,
-  "top_k": 0,
-  "min_p": 0,
-  "max_new_tokens": 1,
-  "slots": 1,
-  "capacity": 2,
+_INT32 = 2**31 - 1
+# name -> least, most: all that can be told without a model. They are those of
+# the engine and the proposers, which say so only after jax has started.
+_RANGES = {
+  "lookahead": (1, _INT32),
+  "ngram_min": (1, 64),
+  "ngram_max": (1, 64),
+  "temperature": (0, 1e30),
+  "top_k": (0, _INT32),
+  "min_p": (0, 1),
+  "seed": (-(2**63), 2**64 - 1),
+  "max_new_tokens": (1, math.inf),
+  "slots": (1, _INT32),
+  "capacity": (2, _INT32),
+  "n": (1, _INT32),
+  "logprobs": (0, request_lib.MAX_LOGPROBS),
+  "repetition_penalty": request_lib.RANGES["repetition_penalty"],
+  "presence_penalty": request_lib.RANGES["presence_penalty"],
+  "frequency_penalty": request_lib.RANGES["frequency_penalty"],
 }
 # What shapes a random draw, and so is idle at temperature 0.
-_RANDOM = ("top_k", "top_p", "min_p", "seed")
+_RANDOM = tuple(request_lib.RANDOM)
 # What a row may set for itself. Its lookahead stays below the flag's.
-_BY_ROW = {*_RANDOM, "temperature", "max_new_tokens", "stop"}
+_BY_ROW = {
+  *_RANDOM,
+  *request_lib.RANGES,
+  "temperature",
+  "max_new_tokens",
+  "stop",
+  "logprobs",
+}
 
 
 def check(given: settings_lib.Given) -> None:
@@ -44,7 +63,7 @@ def check(given: settings_lib.Given) -> None:
     if getattr(base, name) != settings_lib.FIELDS[name].default
   }
   if base.prompt is None:
-    config -= {"slots", "output", "overwrite"}
+    config -= {"slots", "output", "overwrite", "resume", "logprobs"}
     if base.prompts is None:
       config -= {"stream"}
   _check_idle(alone, config)
@@ -90,6 +109,35 @@ def named(given: settings_lib.Given, name: str) -> str:
   return f"--{name}" + ("" if value is True else f"={value}")
 
 
+def logit_bias(texts: Sequence[str]) -> dict[int, float]:
+  """The biases of --logit_bias by token id.
+
+  Raises:
+    UsageError: naming the text and the remedy.
+  """
+  made: dict[int, float] = {}
+  for text in texts:
+    token, colon, value = text.partition(":")
+    try:
+      if not (colon and token.isascii() and token.isdecimal()):
+        raise ValueError
+      pair = int(token), float(value)
+    except ValueError:
+      raise command.UsageError(
+        f"--logit_bias={text} is no bias; give ID:BIAS, as in 198:-100"
+      ) from None
+    if pair[0] in made:
+      raise command.UsageError(
+        f"--logit_bias gives token {pair[0]} twice; keep one"
+      )
+    made |= [pair]
+  try:
+    request_lib.SamplingParams(logit_bias=made)
+  except ValueError as error:
+    raise command.UsageError(f"--{error}") from None
+  return made
+
+
 def _check_needed(given: settings_lib.Given) -> None:
   s = given.settings
   if not s.model:
@@ -101,6 +149,16 @@ def _check_needed(given: settings_lib.Given) -> None:
     raise command.UsageError(
       f"--prompt and --prompts are {state}; give a text or a file, one of them"
     )
+  if s.resume and s.overwrite:
+    raise command.UsageError(
+      f"{named(given, 'resume')} and {named(given, 'overwrite')} contradict"
+      " each other: one goes on with an output, the other starts anew"
+    )
+  if s.stream and s.n > 1:
+    raise command.UsageError(
+      f"{named(given, 'stream')} shows one answer, not those of"
+      f" {named(given, 'n')}; leave out one of the two"
+    )
   if s.proposer == "draft_model" and not s.draft_model:
     raise command.UsageError(
       f"{named(given, 'proposer')} needs --draft_model; name a small model"
@@ -110,25 +168,44 @@ def _check_needed(given: settings_lib.Given) -> None:
 
 def _check_ranges(given: settings_lib.Given) -> None:
   s = given.settings
-  for name, least in {**_LEAST, "ngram_max": s.ngram_min}.items():
+  for name, (least, most) in _RANGES.items():
     value = getattr(s, name)
-    if value is not None and not least <= value < math.inf:
+    if value is not None and not least <= value <= most:
+      bounds = f"give a number from {least} to {most}"
+      if most in (_INT32, math.inf) and value < least:
+        bounds = f"give at least {least}"
       raise command.UsageError(
-        f"{named(given, name)} is out of range; give at least {least}"
+        f"{named(given, name)} is out of range; {bounds}"
       )
+  if s.ngram_min > s.ngram_max:
+    # Whoever gave one of them gave that one too large or too small.
+    one, other, remedy = "ngram_min", "ngram_max", "lower it, or raise"
+    if "ngram_min" not in given.flags | given.config:
+      one, other, remedy = "ngram_max", "ngram_min", "raise it, or lower"
+    is_above = "above" if one == "ngram_min" else "below"
+    default = "" if other in given.flags | given.config else ", the default"
+    raise command.UsageError(
+      f"{named(given, one)} is {is_above} {named(given, other)}{default};"
+      f" {remedy} --{other}"
+    )
   if not 0 < s.top_p <= 1:
     raise command.UsageError(
       f"{named(given, 'top_p')} is out of range;"
       " give a number above 0, at most 1"
     )
-  if s.min_p > 1:
-    raise command.UsageError(
-      f"{named(given, 'min_p')} is out of range; give a number from 0 to 1"
-    )
+  if s.max_memory is not None:
+    try:
+      sizes.parse(s.max_memory)
+    except ValueError:
+      raise command.UsageError(
+        f"{named(given, 'max_memory')} is no size;"
+        " give one such as 8GB, 8GiB or 500MB"
+      ) from None
   if s.compilation_cache == "":
     raise command.UsageError(
       f"{named(given, 'compilation_cache')} is empty; give a folder, or off"
     )
+  logit_bias(s.logit_bias)
   if "" in s.stop:
     raise command.UsageError("--stop= is empty; give a text, or leave it out")
 
@@ -146,9 +223,11 @@ def _check_idle(given: settings_lib.Given, names: Iterable[str]) -> None:
     "ngram_max": (s.proposer != "ngram", proposer),
     "draft_model": (s.proposer != "draft_model", proposer),
     "stream": (s.prompt is None and s.stream, "with --prompts"),
+    "logprobs": (s.prompts is None, "without --prompts"),
     "slots": (s.prompts is None and s.slots > 1, "with a single --prompt"),
     "output": (s.prompts is None, "without --prompts"),
     "overwrite": (s.output is None and s.overwrite, "without --output"),
+    "resume": (s.output is None and s.resume, "without --output"),
   }
   for name in sorted(names):
     is_idle, beside = idle.get(name, (False, ""))

@@ -1,11 +1,17 @@
 """What every command shares: errors are one line, exit codes mean something.
 
-0 done · 1 failed while running · 2 the command line is wrong · 130 interrupted.
+0 done · 1 failed while running · 2 the command line is wrong · 130 interrupted
+· 141 the reader of standard output has gone · 143 terminated.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from specjax.cli import streams
+from specjax.jobs import stopping
 
 
 class UsageError(ValueError):
@@ -27,19 +33,36 @@ def run(
   Returns:
     The exit code. Errors that nobody foresaw pass through, with a traceback.
   """
-  try:
-    return body(list(sys.argv if argv is None else argv))
-  except UsageError as error:
-    return fail(program, error, code=2)
-  except KeyboardInterrupt:
-    print(f"\n{program}: interrupted", file=sys.stderr)
-    return 130
-  except BrokenPipeError:
-    # The reader has gone (… | head). Python flushes stdout once more at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
-  except (ValueError, OSError, RuntimeError, ImportError) as error:
-    return fail(program, error, code=1)
+  with streams.settled():
+    try:
+      with stopping.prompt(program):
+        return body(list(sys.argv if argv is None else argv))
+    except UsageError as error:
+      return fail(program, error, code=2)
+    except KeyboardInterrupt:
+      print(f"\n{program}: interrupted", file=sys.stderr)
+      return 130
+    except stopping.Terminated:
+      print(f"\n{program}: terminated", file=sys.stderr)
+      return 143
+    except BrokenPipeError:
+      return 141  # … | head: as SIGPIPE would end it, which Python ignores.
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
+      return fail(program, error, code=1)
+
+
+def leave(code: int) -> NoReturn:
+  """Ends the process, for console scripts.
+
+  After a signal at once: XLA may be compiling in threads of its own, which
+  Python's way out would wait for, and which crash it.
+  """
+  if code in stopping.EXIT_CODES.values():
+    for stream in (sys.stdout, sys.stderr):
+      with contextlib.suppress(OSError, ValueError, AttributeError):
+        stream.flush()
+    os._exit(code)
+  sys.exit(code)
 
 
 def fail(program: str, error: object, *, code: int) -> int:

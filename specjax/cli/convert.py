@@ -1,33 +1,25 @@
-"""Turns a GGUF file into a Hugging Face model folder.
+"""Turns a GGUF file, or a model folder, into a Hugging Face model folder.
 
   specjax-convert --gguf=model.gguf --output=folder --dtype=float32
+  specjax-convert --model=FOLDER --output=folder --dtype=bfloat16
 
-The folder holds config.json, generation_config.json, model.safetensors,
-tokenizer.json and tokenizer_config.json with the chat template. Exit code: 0
-done, 1 failed, 2 wrong command line, 130 interrupted.
+The folder holds config.json, the weights as safetensors (several files and an
+index beyond 5 GB) and the tokenizer's files with the chat template. Weights go
+through one tensor at a time. Exit code: 0 done, 1 failed, 2 wrong command line,
+130 interrupted.
 """
 
+import contextlib
 import dataclasses
 import pathlib
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from absl import flags
 
 from specjax.cli import command, table
 
 PROGRAM = "specjax-convert"
-# What loaders take instead of, or beside, the files that are written here.
-_STALE = (
-  "*.safetensors",
-  "*.safetensors.index.json",
-  "adapter_config.json",
-  "added_tokens.json",
-  "additional_chat_templates/*.jinja",
-  "chat_template.jinja",
-  "chat_template.json",
-  "special_tokens_map.json",
-)
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -35,7 +27,12 @@ DTYPES = ("float32", "bfloat16", "float16")
 class Settings:
   """Every setting by the name of its flag; `help` says what each one is."""
 
-  gguf: str | None = table.setting(None, "string", "the GGUF file")
+  gguf: str | None = table.setting(None, "string", "the GGUF file to read")
+  model: str | None = table.setting(
+    None,
+    "string",
+    "the model to read: a folder, a hub id (org/name) or a gs:// path",
+  )
   output: str | None = table.setting(None, "string", "the folder to write")
   dtype: str = table.setting(
     "float32", "choice", "of the weights in the folder", DTYPES
@@ -71,20 +68,11 @@ def convert(
     Others as specjax.checkpoints.gguf.read.
   """
   # jax takes a second to import: wrong command lines fail before it.
-  import jax.numpy as jnp
-  import tqdm
-
-  from specjax.checkpoints import gguf, hf
+  from specjax.checkpoints import folders, gguf, hf
   from specjax.models import config as config_lib
   from specjax.models import decoder
 
-  if folder.exists() and not folder.is_dir():
-    raise FileExistsError(f"--output={folder}: a file, not a folder")
-  if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-    raise FileExistsError(
-      f"--output={folder}: the folder is not empty; name another, or add "
-      "--overwrite"
-    )
+  _check_output(folder, overwrite)
   checkpoint = gguf.read(source)
   shapes = {tensor.name: tensor.shape for tensor in checkpoint.tensors}
   try:
@@ -92,27 +80,79 @@ def convert(
   except ValueError as error:
     raise ValueError(f"{source}: as a {error}") from None
   hf.check_shapes(source, decoder.build(config, scan_layers=True), shapes)
-  bar = tqdm.tqdm(checkpoint.tensors, desc="converting", unit="tensor")
-  hf.write_folder(
+  others = {
+    "tokenizer.json": checkpoint.tokenizer.encode(),
+    "tokenizer_config.json": folders.json_bytes(checkpoint.tokenizer_config),
+    "generation_config.json": folders.json_bytes(checkpoint.generation_config),
+  }
+  folders.write(
     folder,
     shapes,
-    ((tensor.name, tensor.read()) for tensor in bar),
+    ((tensor.name, tensor.read()) for tensor in _bar(checkpoint.tensors)),
     config=checkpoint.config,
-    dtype=jnp.dtype(dtype),
+    dtype=dtype_of(dtype),
+    others=others,
+    overwrite=overwrite,
   )
-  # Only now: whatever fails before leaves the model that was there.
-  _remove_stale(folder)
-  (folder / "tokenizer.json").write_text(checkpoint.tokenizer, encoding="utf-8")
-  hf.write_json(folder / "tokenizer_config.json", checkpoint.tokenizer_config)
-  hf.write_json(folder / "generation_config.json", checkpoint.generation_config)
 
 
-def _remove_stale(folder: pathlib.Path) -> None:
-  """Removes files of another model that would win over the new ones."""
-  for pattern in _STALE:
-    for path in folder.glob(pattern):
-      if path.name != "model.safetensors" and not path.is_dir():
-        path.unlink()
+def copy(
+  name: str,
+  folder: pathlib.Path,
+  *,
+  dtype: str = "float32",
+  overwrite: bool = False,
+) -> None:
+  """Writes a model folder again, its weights in another type.
+
+  Args:
+    name: a folder, a hub id or a gs:// path.
+    folder, dtype, overwrite: as in `convert`.
+
+  Raises:
+    FileExistsError: the folder holds files and `overwrite` is false.
+    ValueError: the model is none that the decoder can run; nothing is written.
+    Others as specjax.load.
+  """
+  from specjax.checkpoints import folders, hf, locate
+  from specjax.models import decoder
+
+  _check_output(folder, overwrite)
+  source = locate.resolve(name)
+  model = decoder.build(hf.read_decoder_config(source), scan_layers=True)
+  with contextlib.ExitStack() as stack:
+    entries = hf.open_tensors(source, model, stack)
+    folders.write(
+      folder,
+      {entry.name: entry.shape for entry in entries},
+      ((entry.name, entry.read()) for entry in _bar(entries)),
+      config=hf.read_config(source),
+      dtype=dtype_of(dtype),
+      others=folders.companions(source),
+      overwrite=overwrite,
+    )
+
+
+def dtype_of(name: str) -> Any:
+  """numpy's type of one of DTYPES."""
+  import jax.numpy as jnp
+
+  return jnp.dtype(name)
+
+
+def _check_output(folder: pathlib.Path, overwrite: bool) -> None:
+  from specjax.checkpoints import folders
+
+  try:
+    folders.check(folder, overwrite=overwrite)
+  except FileExistsError as error:
+    raise FileExistsError(f"--output={error}") from None
+
+
+def _bar(tensors: Sequence[Any]) -> Iterable[Any]:
+  import tqdm
+
+  return tqdm.tqdm(tensors, desc="converting", unit="tensor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -122,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def cli() -> None:
   """The console script."""
-  sys.exit(main())
+  command.leave(main())
 
 
 def parse(argv: Sequence[str]) -> Settings | None:
@@ -142,11 +182,21 @@ def parse(argv: Sequence[str]) -> Settings | None:
   values = flags.FlagValues()
   table.define(FIELDS, values)
   given = table.read(
-    values, argv, instead="give the file in --gguf and the folder in --output"
+    values,
+    argv,
+    instead="give a file in --gguf or a model in --model, and the folder in "
+    "--output",
   )
-  for name, what in (("gguf", "the file to read"), ("output", "the folder")):
-    if not given.get(name):
-      raise command.UsageError(f"--{name} is missing; name {what}")
+  for name in ("gguf", "model", "output"):
+    if name in given and not given[name].strip():
+      raise command.UsageError(f"--{name}={given[name]} is empty")
+  if ("gguf" in given) == ("model" in given):
+    state = "both given" if "gguf" in given else "missing"
+    raise command.UsageError(
+      f"--gguf and --model are {state}; name the file or the folder to read"
+    )
+  if "output" not in given:
+    raise command.UsageError("--output is missing; name the folder to write")
   return Settings(**given)
 
 
@@ -159,12 +209,11 @@ def _main(argv: Sequence[str]) -> int:
       )
     )
     return 0
-  convert(
-    pathlib.Path(s.gguf),
-    pathlib.Path(s.output),
-    dtype=s.dtype,
-    overwrite=s.overwrite,
-  )
+  how = dict(dtype=s.dtype, overwrite=s.overwrite)
+  if s.gguf is not None:
+    convert(pathlib.Path(s.gguf), pathlib.Path(s.output), **how)
+  else:
+    copy(s.model, pathlib.Path(s.output), **how)
   print(f"wrote {s.output} ({s.dtype})")
   return 0
 

@@ -8,19 +8,21 @@ A proposer (--proposer=ngram, or draft_model with --draft_model=FOLDER) drafts
 --lookahead tokens a step for the model to check at once: the same text sooner.
 Answers go to standard output or --output; progress, the summary and errors go
 to standard error. A row of the file that cannot run is answered with its error
-and line number, and the run goes on. Exit code: 0 done (even where some rows
-failed), 1 failed or every row did, 2 wrong command line, 130 interrupted.
+and line number, and the run goes on. A run that was ended by Ctrl-C, SIGTERM or
+a kill goes on with --resume. Exit code: 0 done (even where some rows failed), 1
+failed or every row did, 2 wrong command line, 130 interrupted, 141 the reader
+of standard output has gone, 143 terminated.
 """
 
+import hashlib
 import sys
 import time
 from collections.abc import Sequence
 
-from specjax.cli import checks, command
+from specjax.cli import checks, command, resuming, streams
 from specjax.cli import settings as settings_lib
 
 PROGRAM = "specjax-generate"
-_ERRORS_SHOWN = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,13 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def cli() -> None:
   """The console script."""
-  sys.exit(main())
+  command.leave(main())
 
 
 def _main(argv: Sequence[str]) -> int:
   given = settings_lib.parse(argv)
   if given is None:
-    print(settings_lib.help_text(__doc__))
+    streams.say(settings_lib.help_text(__doc__))
     return 0
   checks.check(given)
   if given.settings.prompts is None:
@@ -50,45 +52,93 @@ def _job(given: settings_lib.Given) -> int:
   from specjax.jobs import output, prompts
 
   s = given.settings
+  rows, digest = _rows(given)
+  with output.claim(
+    s.output, overwrite=s.overwrite, resume=s.resume, source=s.prompts
+  ) as out:
+    checks.check_rows(
+      given, [row for row in rows if isinstance(row, prompts.Row)]
+    )
+    if not rows:
+      named = checks.named(given, "prompts")
+      raise ValueError(f"{named} is empty; write a row a line")
+    return _answer_rows(s, rows, resuming.Plan(s, rows, digest, out), out)
+
+
+def _rows(given: settings_lib.Given):
+  """The prompt file's rows, and its digest."""
+  from specjax.jobs import prompts
+
   named = checks.named(given, "prompts")
+  digest = hashlib.sha256()
   try:
-    rows = list(prompts.read(s.prompts))
+    rows = list(prompts.read(given.settings.prompts, digest=digest))
   except OSError as error:
     missing = isinstance(error, FileNotFoundError)
     why = "no such file" if missing else (error.strerror or str(error)).lower()
     raise ValueError(f"{named}: {why}") from None
-  if s.output is not None:
-    output.check(s.output, overwrite=s.overwrite, source=s.prompts)
-  checks.check_rows(
-    given, [row for row in rows if isinstance(row, prompts.Row)]
-  )
-  if not rows:
-    raise ValueError(f"{named} is empty; write a row a line")
+  return rows, digest.hexdigest()
 
+
+def _answer_rows(s: settings_lib.Settings, rows, plan, out) -> int:
+  """Answers the rows that are not done, and sums up."""
   from specjax import metrics
-  from specjax.jobs import run
+  from specjax.jobs import prompts, requests, run, stopping
 
-  engine, encoder = _engine(s)
-  with output.open_rows(s.output) as out:
+  defaults = _defaults(s)
+  done, total = plan.done, run.total(rows, defaults)
+  if s.resume:
+    _report(_found(done, total))
+  if len(done.keys) == total:
+    plan.start()
+    return 1 if done.errors == total else 0
+  readable = [row for row in rows if isinstance(row, prompts.Row)]
+  top = requests.top_logprobs(readable, defaults)
+  engine, encoder = _engine(s, plan.models, top)
+  with stopping.patient() as stop:
+    plan.start()
     result = run.run(
-      engine, rows, encoder=encoder, defaults=_defaults(s), out=out
+      engine,
+      rows,
+      encoder=encoder,
+      defaults=defaults,
+      out=out,
+      done=done,
+      stop=stop,
     )
-  _report(metrics.table(metrics.summarize(result.completions, result.wall_s)))
-  where = s.output or "standard output"
+    out.flush()
+  _report(metrics.table(result.summary))
+  failed = result.failed + done.errors
   _report(
-    f"{len(result.completions)} of {result.total} rows written to {where}"
-    + (f", {result.failed} of them errors" if result.failed else "")
-    + (", interrupted" if result.interrupted else "")
+    f"{result.before + result.written} of {result.total} rows written to"
+    f" {out.name}"
+    + (f", {result.before} of them before" if result.before else "")
+    + (f", {failed} of them errors" if failed else "")
+    + (f", {stopping.NAMES[stop.signal]}" if result.interrupted else "")
+    + ("; --resume goes on" if result.interrupted and out.keeps else "")
   )
   # On standard output the rows themselves have just said so.
   if s.output is not None:
-    for line, why in result.errors[:_ERRORS_SHOWN]:
+    for line, why in result.errors:
       _report(f"line {line}: {' '.join(why.split())}")
-    if result.failed > _ERRORS_SHOWN:
-      _report(f"… and {result.failed - _ERRORS_SHOWN} more")
+    if result.failed > len(result.errors):
+      _report(f"… and {result.failed - len(result.errors)} more")
   if result.interrupted:
-    return 130
-  return 1 if result.failed == result.total else 0
+    return stopping.EXIT_CODES[stop.signal]
+  return 1 if failed == result.total else 0
+
+
+def _found(done, total: int) -> str:
+  """What a resumed job has found, in a line."""
+  count, dropped = len(done.keys), done.dropped
+  left = f"{count} of {total} rows done"
+  if not count:
+    left = "nothing done yet, so from the beginning"
+  elif count == total:
+    left += ", nothing left to do"
+  if dropped:
+    left += f", {dropped} half-written line{'s' * (dropped > 1)} dropped"
+  return f"resuming: {left}"
 
 
 def _answer(s: settings_lib.Settings) -> int:
@@ -101,25 +151,37 @@ def _answer(s: settings_lib.Settings) -> int:
   row = prompts.Row(line=1, id="0", prompt=s.prompt, messages=None, settings={})
   request = requests.build(row, _defaults(s), encoder)
   start = time.perf_counter()
+  done = {}
   for event in engine.run([request]):
     if isinstance(event, request_lib.Completion):
-      completion = event
+      done[event.sample] = event
     elif s.stream:
-      print(event.text, end="", flush=True)
+      streams.say(event.text, end="")
   wall_s = time.perf_counter() - start
-  if completion.finish_reason == "error":
-    return command.fail(PROGRAM, completion.error, code=1)
-  print("" if s.stream else completion.text)
-  _report(metrics.table(metrics.summarize([completion], wall_s)))
+  for sample, completion in sorted(done.items()):
+    if completion.finish_reason == "error":
+      return command.fail(PROGRAM, completion.error, code=1)
+    if s.n > 1:
+      streams.say(f"[{sample + 1} of {s.n}]")
+    streams.say("" if s.stream else completion.text)
+  _report(metrics.table(metrics.summarize(done.values(), wall_s)))
   return 0
 
 
-def _engine(s: settings_lib.Settings):
-  """Loads and compiles; gives the engine and the target's tokenizer."""
+def _engine(s: settings_lib.Settings, check_models=None, top_logprobs=0):
+  """Loads and compiles; gives the engine and the target's tokenizer.
+
+  Args:
+    s: the settings.
+    check_models: called with digests of the models' files, before their
+      weights are loaded.
+    top_logprobs: see `engine.loop.Engine`.
+  """
   drafts = s.proposer == "draft_model"
   _report(f"loading {s.model}{f' and {s.draft_model}' if drafts else ''} …")
   start = time.perf_counter()
   from specjax import api, compilation_cache
+  from specjax.engine import memory
 
   kept = s.compilation_cache != "off"
   if kept:
@@ -130,6 +192,8 @@ def _engine(s: settings_lib.Settings):
   draft = None
   if drafts:
     draft = api.load(s.draft_model, dtype=s.dtype, scan_layers=s.scan_layers)
+  if check_models is not None:
+    check_models(_digests(target, draft))
   engine = api.Engine(
     target,
     proposer=s.proposer,
@@ -141,7 +205,10 @@ def _engine(s: settings_lib.Settings):
     seed=s.seed or 0,
     ngram_min=s.ngram_min if s.proposer == "ngram" else None,
     ngram_max=s.ngram_max if s.proposer == "ngram" else None,
+    max_memory=s.max_memory,
+    top_logprobs=top_logprobs,
   )
+  _report(memory.line(engine.memory, engine.memory_limit))
   loaded = time.perf_counter()
   after = " the first time, seconds after" if kept else ""
   _report(f"compiling (about a minute{after}) …")
@@ -152,6 +219,18 @@ def _engine(s: settings_lib.Settings):
     f" compiled in {compiled - loaded:.1f} s"
   )
   return engine, target.tokenizer
+
+
+def _digests(target, draft) -> dict[str, str]:
+  """Of each model, by the flag that names it, a digest of its files."""
+  from specjax.jobs import manifest
+
+  models = {"model": target, "draft_model": draft}
+  return {
+    role: manifest.digest_of_folder(model.folder)
+    for role, model in models.items()
+    if model is not None
+  }
 
 
 def _defaults(s: settings_lib.Settings):
@@ -170,6 +249,12 @@ def _defaults(s: settings_lib.Settings):
       "top_k": s.top_k,
       "top_p": s.top_p,
       "min_p": s.min_p,
+      "repetition_penalty": s.repetition_penalty,
+      "presence_penalty": s.presence_penalty,
+      "frequency_penalty": s.frequency_penalty,
+      "logit_bias": checks.logit_bias(s.logit_bias),
+      "n": s.n,
+      "logprobs": s.logprobs,
       "max_new_tokens": s.max_new_tokens,
       "stop": s.stop,
     },

@@ -72,6 +72,31 @@ class Settings:
   seed: int | None = table.setting(
     None, "integer", "the same seed draws the same tokens again; 0 if not given"
   )
+  repetition_penalty: float = table.setting(
+    1.0,
+    "number",
+    "make tokens of prompt and answer less likely, by dividing their logits;"
+    " 1 is off",
+  )
+  presence_penalty: float = table.setting(
+    0.0, "number", "take this off the logit of every token in the answer"
+  )
+  frequency_penalty: float = table.setting(
+    0.0, "number", "the same, times how often the token is there"
+  )
+  logit_bias: tuple[str, ...] = table.setting(
+    (),
+    "texts",
+    "add to a token's logit, as ID:BIAS (198:-100 bans token 198); may be given"
+    " several times",
+  )
+  n: int = table.setting(1, "integer", "answers to each prompt, sampled")
+  logprobs: int | None = table.setting(
+    None,
+    "integer",
+    "write the log-probability of every token, and of so many of the likeliest"
+    " in its place",
+  )
   max_new_tokens: int = table.setting(
     128, "integer", "the longest answer, in tokens"
   )
@@ -91,6 +116,12 @@ class Settings:
     "tokens a slot can hold, prompt and answer together; the model's context,"
     " at most 2048, if not given",
   )
+  max_memory: str | None = table.setting(
+    None,
+    "string",
+    "the most that models, caches and steps may take, as 8GB, 8GiB or 500MB;"
+    " what is free, if not given",
+  )
   scan_layers: bool = table.setting(
     False,
     "switch",
@@ -100,7 +131,8 @@ class Settings:
     None,
     "string",
     "the folder that keeps compiled programs for the next start, or off;"
-    " if not given, $JAX_COMPILATION_CACHE_DIR or ~/.cache/specjax/xla",
+    " if not given, $JAX_COMPILATION_CACHE_DIR, or xla in $SPECJAX_CACHE"
+    " (~/.cache/specjax)",
   )
   prompt: str | None = table.setting(
     None, "string", "a prompt; its answer is printed"
@@ -108,17 +140,25 @@ class Settings:
   prompts: str | None = table.setting(
     None,
     "string",
-    'a file of prompts, a JSON object a line: {"prompt": "…"} or'
+    'a file of prompts or its URL, a JSON object a line: {"prompt": "…"} or'
     ' {"messages": […]}, with id and settings of its own if wished',
   )
   output: str | None = table.setting(
     None,
     "string",
     "the file of answers, a JSON object a line, as they finish; standard"
-    " output if not given",
+    " output if not given. A URL (gs://bucket/out.jsonl) gets numbered parts:"
+    " out.jsonl.part-00000, …",
   )
   overwrite: bool = table.setting(
     False, "switch", "replace an output file that holds something"
+  )
+  resume: bool = table.setting(
+    False,
+    "switch",
+    "go on with an output that an ended run of the same job has left: its rows"
+    " are kept, a half-written line is dropped; from the beginning where there"
+    " is none",
   )
   chat: bool = table.setting(
     False, "switch", "put prompts through the model's chat template"
@@ -186,8 +226,9 @@ def parse(argv: Sequence[str]) -> Given | None:
     ) from None
   config = _config(values)
   given = {name: value for name, value in read.items() if name in FIELDS}
-  if "stop" in given:
-    given["stop"] = tuple(given["stop"])
+  for name in ("stop", "logit_bias"):
+    if name in given:
+      given[name] = tuple(given[name])
   base = dataclasses.replace(DEFAULTS, **config)
   return Given(
     settings=dataclasses.replace(base, **given),

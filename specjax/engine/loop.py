@@ -7,12 +7,12 @@ import jax
 import numpy as np
 
 from specjax.engine import programs as programs_lib
-from specjax.engine.programs import Admission
+from specjax.engine import sizes
+from specjax.engine.admission import admission, refusal
 from specjax.engine.request import Chunk, Completion, Request
 from specjax.engine.slots import Running
 from specjax.models.base import Model
 from specjax.proposers.base import Proposer
-from specjax.sampling import RowSettings
 from specjax.step import StepParams
 from specjax.types import Params
 from specjax.verifiers.base import Verifier
@@ -45,6 +45,7 @@ class Engine:
     prefill_widths: tuple[int, ...] = PREFILL_WIDTHS,
     whole_batch_prefill: bool = False,
     steps_per_sync: int = 1,
+    top_logprobs: int = 0,
   ):
     """Allocates the caches; nothing is compiled before the first call.
 
@@ -63,25 +64,25 @@ class Engine:
         one at a time: for short prompts on many slots.
       steps_per_sync: steps launched before the host reads them. Rows that end
         in between rest; the output is the same.
+      top_logprobs: the largest `logprobs` that a request may ask for.
 
     Raises:
       ValueError: names the argument, its value and the fix.
     """
-    for name, value in (
-      ("slots", slots),
-      ("capacity", capacity),
-      ("steps_per_sync", steps_per_sync),
-    ):
-      whole = isinstance(value, int) and not isinstance(value, bool)
-      if not whole or not 1 <= value < 2**31:
-        raise ValueError(f"{name} is {value!r}; give a whole number >= 1")
-    if not prefill_widths or min(prefill_widths) < 1:
+    sizes.check(
+      slots=slots,
+      capacity=capacity,
+      steps_per_sync=steps_per_sync,
+      prefill_widths=prefill_widths,
+    )
+    whole = isinstance(top_logprobs, int) and not isinstance(top_logprobs, bool)
+    if not whole or not 0 <= top_logprobs <= target.vocab_size:
       raise ValueError(
-        f"prefill_widths is {prefill_widths!r}; give whole numbers >= 1"
+        f"top_logprobs is {top_logprobs!r}; give a whole number from 0 to "
+        f"{target.vocab_size}, the vocabulary's size"
       )
-    if capacity < 2:
-      raise ValueError("capacity is 1; a prompt and a token need at least 2")
     self.slots, self.capacity = slots, capacity
+    self.top_logprobs = top_logprobs
     self.lookahead = proposer.lookahead
     self._vocab_size = target.vocab_size
     self._tokenizer = tokenizer
@@ -91,15 +92,13 @@ class Engine:
     self._sync = steps_per_sync
     self._widths = tuple(sorted(prefill_widths))
     self._params = StepParams(target=target_params, proposer=proposer_params)
-    # A pass may start at any length up to the capacity: see KVCache.write.
-    headroom = max(proposer.lookahead + 1, *self._widths)
     self._idle_state = functools.partial(
       programs_lib.initial_state,
       target,
       target_params,
       proposer,
       rows=slots,
-      capacity=capacity + headroom,
+      capacity=programs_lib.positions(capacity, proposer, self._widths),
       stop_ids=tuple(sorted(self._stop_ids)),
     )
     self._state = self._idle_state()
@@ -110,25 +109,34 @@ class Engine:
       verifier,
       widths=self._widths,
       whole_batch=whole_batch_prefill,
+      top_logprobs=top_logprobs,
     )
     self._running: list[Running | None] = [None] * slots
     self._released: set[int] = set()
     self._busy = False
 
   def warmup(self) -> None:
-    """Compiles every program and runs it once, on idle rows.
+    """Compiles every program, so that no request waits for it.
 
     Raises:
       RuntimeError: a run of this engine is not finished.
     """
     self._refuse_if_busy()
-    self._admit({})
+    programs, state = self._programs, self._state
     nobody = np.zeros((self.slots,), bool)
-    for width in self._widths:
-      self._fill(width, {0: 0}, finish=nobody)
-    for speculate in (False, True) if self.lookahead else (False,):
-      self._step(speculate)
-    jax.block_until_ready(self._state.active)
+    steps = [programs.plain]
+    if self.lookahead:
+      steps.insert(0, programs.speculate)
+    fills = [
+      (programs.prefill[width], self._fill_args({0: 0}, nobody))
+      for width in reversed(self._widths)
+    ]
+    calls = [(step, (self._params, state)) for step in steps]
+    calls += [(fill, (self._params, state, *args)) for fill, args in fills]
+    calls.append((programs.admit, (state, self._told({}))))
+    if self.slots > 1:
+      calls.append((programs.copy, (state, np.int32(0), np.int32(0))))
+    programs_lib.compile_ahead(calls)
 
   def run(self, requests: Iterable[Request]) -> Iterator[Chunk | Completion]:
     """Runs requests; yields pieces and completions as they happen.
@@ -143,7 +151,7 @@ class Engine:
     self._refuse_if_busy()
     self._busy = True
     try:
-      yield from self._run(iter(requests))
+      yield from self._run(_samples(requests))
     finally:
       # Whoever stopped listening leaves rows behind: empty them.
       self._released |= {
@@ -183,7 +191,7 @@ class Engine:
     more = True
     for slot in range(self.slots):
       while more and self._running[slot] is None:
-        request = next(pending, None)
+        request, sample = next(pending, (None, 0))
         if request is None:
           more = False
           break
@@ -194,96 +202,61 @@ class Engine:
             finish_reason="error",
             prompt_tokens=len(request.prompt),
             error=error,
+            sample=sample,
+            samples=request.n,
           )
           continue
-        new[slot] = self._running[slot] = self._start(request)
+        row = self._start(request, sample)
+        row.leader = self._leader(request)
+        new[slot] = self._running[slot] = row
     if new or self._released:
       self._admit(new)
     return more
 
-  def _refusal(self, request: Request) -> str | None:
-    """Why a request cannot run, or None."""
-    size = len(request.prompt)
-    if not size:
-      return "prompt is empty; give at least one token"
-    if size >= self.capacity:
-      return (
-        f"prompt has {size} tokens, and capacity is {self.capacity}, prompt "
-        f"and output together; shorten it to {self.capacity - 1} tokens or "
-        "raise capacity"
-      )
-    for token in request.prompt:
-      if not 0 <= token < self._vocab_size:
-        return (
-          f"prompt has token id {token}; ids of this model lie in "
-          f"[0, {self._vocab_size})"
-        )
-    if (request.lookahead or 0) > self.lookahead:
-      return (
-        f"lookahead is {request.lookahead}; this engine drafts at most "
-        f"{self.lookahead}. Lower it or raise the engine's"
-      )
-    if request.stop and self._tokenizer is None:
-      return "stop strings need a tokenizer, and this engine has none"
+  def _leader(self, request: Request) -> int | None:
+    """The slot that is reading the same prompt for another sample."""
+    for slot, row in enumerate(self._running):
+      if row is not None and row.request is request and row.leader is None:
+        if row.to_fill:
+          return slot
     return None
 
-  def _start(self, request: Request) -> Running:
+  def _refusal(self, request: Request) -> str | None:
+    """Why a request cannot run, or None."""
+    return refusal(
+      request,
+      capacity=self.capacity,
+      vocab_size=self._vocab_size,
+      lookahead=self.lookahead,
+      top_logprobs=self.top_logprobs,
+      reads_text=self._tokenizer is not None,
+    )
+
+  def _start(self, request: Request, sample: int) -> Running:
     wanted = request.lookahead
+    room = self.capacity - len(request.prompt)
     return Running(
       request,
+      sample=sample,
       lookahead=self.lookahead if wanted is None else wanted,
-      budget=self._budget(request),
+      budget=min(request.max_new_tokens, room),
       stop_ids=self._stop_ids,
       tokenizer=self._tokenizer,
       width=self.lookahead,
     )
 
-  def _budget(self, request: Request) -> int:
-    room = self.capacity - len(request.prompt)
-    return min(request.max_new_tokens, room)
-
   def _admit(self, new: dict[int, Running]) -> None:
     """Tells the device which rows are emptied and which are filled."""
-    rows = self.slots
-    release, admit, ready = np.zeros((3, rows), bool)
-    history = np.zeros((rows, self._history_size), np.int32)
-    last, top_k, lookahead, budget = np.zeros((4, rows), np.int32)
-    temperature, top_p, min_p = np.zeros((3, rows), np.float32)
-    seed = np.zeros((rows, 2), np.uint32)
-    release[list(self._released)] = True
+    self._state = self._programs.admit(self._state, self._told(new))
     self._released = set()
-    for slot, row in new.items():
-      request = row.request
-      sampling = request.sampling
-      admit[slot] = True
-      ready[slot] = not row.to_fill
-      history[slot, : len(request.prompt)] = request.prompt
-      last[slot] = request.prompt[-1]
-      temperature[slot] = sampling.temperature
-      top_k[slot] = sampling.top_k
-      top_p[slot] = sampling.top_p
-      min_p[slot] = sampling.min_p
-      seed[slot] = sampling.seed_words(self._seed, request.id)
-      lookahead[slot] = row.lookahead
-      budget[slot] = self._budget(request)
-    self._state = self._programs.admit(
-      self._state,
-      Admission(
-        release=release,
-        admit=admit,
-        history=history,
-        last_token=last,
-        ready=ready,
-        sampling=RowSettings(
-          temperature=temperature,
-          top_k=top_k,
-          top_p=top_p,
-          min_p=min_p,
-          seed=seed,
-        ),
-        lookahead=lookahead,
-        budget=budget,
-      ),
+
+  def _told(self, new: dict[int, Running]) -> programs_lib.Admission:
+    return admission(
+      new,
+      self._released,
+      rows=self.slots,
+      history_size=self._history_size,
+      seed=self._seed,
     )
 
   def _prefill(self) -> None:
@@ -291,13 +264,28 @@ class Engine:
     waiting = {
       slot: row.to_fill
       for slot, row in enumerate(self._running)
-      if row is not None and row.to_fill
+      if row is not None and row.to_fill and row.leader is None
     }
     if self._whole and waiting:
       self._chunk(waiting)
-      return
-    for slot, left in waiting.items():
-      self._chunk({slot: left})
+    else:
+      for slot, left in waiting.items():
+        self._chunk({slot: left})
+    for slot, row in enumerate(self._running):
+      if row is not None and row.leader in waiting:
+        self._follow(slot, row)
+
+  def _follow(self, slot: int, row: Running) -> None:
+    """Copies what the row's leader has read, once that is all."""
+    leader = self._running[row.leader]
+    if not leader.to_fill:
+      self._copy(row.leader, slot)
+      row.filled, row.leader = leader.filled, None
+
+  def _copy(self, source: int, target: int) -> None:
+    self._state = self._programs.copy(
+      self._state, np.int32(source), np.int32(target)
+    )
 
   def _chunk(self, left: dict[int, int]) -> None:
     """The next chunk of some rows, of a width that is at least half used."""
@@ -315,16 +303,20 @@ class Engine:
     self._fill(width, counts, finish)
 
   def _fill(self, width, counts: dict[int, int], finish) -> None:
+    self._state = self._programs.prefill[width](
+      self._params, self._state, *self._fill_args(counts, finish)
+    )
+
+  def _fill_args(
+    self, counts: dict[int, int], finish
+  ) -> tuple[np.ndarray, ...]:
     count = np.zeros((self.slots,), np.int32)
     for slot, size in counts.items():
       count[slot] = size
-    args = (count, finish)
-    if not self._whole:
-      (slot,) = counts
-      args = (np.int32(slot), count[slot, None], finish[slot, None])
-    self._state = self._programs.prefill[width](
-      self._params, self._state, *args
-    )
+    if self._whole:
+      return count, finish
+    (slot,) = counts
+    return np.int32(slot), count[slot, None], finish[slot, None]
 
   def _step(self, speculate: bool):
     run = self._programs.speculate if speculate else self._programs.plain
@@ -352,7 +344,10 @@ class Engine:
             yield rest
         elif count[slot]:
           tokens = emitted.tokens[slot, : count[slot]].tolist()
-          yield row.take(tokens, drafted[slot], accepted[slot])
+          scores = None
+          if row.request.logprobs is not None:
+            scores = emitted.scores.row(slot)
+          yield row.take(tokens, drafted[slot], accepted[slot], scores)
         else:
           raise RuntimeError(
             f"slot {slot} ended on the device while {row.request.id!r} runs; "
@@ -363,3 +358,10 @@ class Engine:
           self._running[slot] = None
           self._released.add(slot)
           yield row.completion()
+
+
+def _samples(requests: Iterable[Request]) -> Iterator[tuple[Request, int]]:
+  """Every row to run: request by request, its n samples in turn."""
+  for request in requests:
+    for sample in range(request.n):
+      yield request, sample

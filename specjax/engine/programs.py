@@ -6,6 +6,9 @@ fixed shape and dtype, so nothing compiles after warm-up.
 
 import dataclasses
 import functools
+import os
+from collections.abc import Sequence
+from concurrent import futures
 from typing import Any
 
 import jax
@@ -14,6 +17,7 @@ from jax import lax
 
 from specjax.cache import put_row, reset_rows, take_row
 from specjax.models.base import Model
+from specjax.penalties import Penalties, PenaltyRequest
 from specjax.proposers.base import Proposer
 from specjax.proposers.none import NoProposer
 from specjax.sampling import RowSettings
@@ -21,6 +25,8 @@ from specjax.state import State
 from specjax.step import context, propose_verify
 from specjax.types import Array, Block, Params, struct
 from specjax.verifiers.base import Verifier
+
+_COMPILERS = 4  # each takes memory of its own
 
 
 @struct
@@ -31,19 +37,32 @@ class Admission:
     release: bool [B], rows to stop and empty.
     admit: bool [B], rows that take a new request (implies release).
     history: int32 [B, S], the prompts.
+    size: int32 [B], tokens of each prompt.
     last_token: int32 [B], the last token of each prompt.
     ready: bool [B], rows whose prompt is that one token: nothing to prefill.
-    sampling, lookahead, budget: see `State`.
+    sampling, scored, lookahead, budget: see `State`.
+    penalties: what the rows ask for.
   """
 
   release: Array
   admit: Array
   history: Array
+  size: Array
   last_token: Array
   ready: Array
   sampling: RowSettings
+  penalties: PenaltyRequest
+  scored: Array
   lookahead: Array
   budget: Array
+
+
+def positions(capacity: int, proposer: Proposer, widths: Sequence[int]) -> int:
+  """What caches must hold for rows of `capacity` tokens: headroom beside.
+
+  A pass may start at any length up to the capacity; see `KVCache.write`.
+  """
+  return capacity + max(proposer.lookahead + 1, *widths)
 
 
 def initial_state(
@@ -77,6 +96,8 @@ def initial_state(
       features=features,
     ),
     sampling=RowSettings.greedy(rows),
+    penalties=Penalties.none(rows, target.vocab_size),
+    scored=jnp.zeros((rows,), bool),
     lookahead=jnp.zeros((rows,), jnp.int32),
     budget=jnp.zeros((rows,), jnp.int32),
     active=jnp.zeros((rows,), bool),
@@ -109,6 +130,10 @@ def admit(state: State, new: Admission) -> State:
       features=features,
     ),
     sampling=jax.tree.map(pick, new.sampling, state.sampling),
+    penalties=state.penalties.admit(
+      new.admit, stopped, new.penalties, new.history, new.size
+    ),
+    scored=pick(new.scored, state.scored & ~stopped),
     lookahead=pick(new.lookahead, state.lookahead),
     budget=pick(new.budget, state.budget),
     active=pick(new.ready, state.active & ~stopped),
@@ -175,17 +200,30 @@ def prefill_row(
   return dataclasses.replace(put_row(rows, row, one), stop_ids=shared)
 
 
+def copy_row(state: State, source, target) -> State:
+  """Row `target` becomes as row `source`, both int32 scalars, but for its seed.
+
+  For samples of one prompt, which is prefilled once: the source has just been.
+  """
+  rows = dataclasses.replace(state, stop_ids=())
+  rows = put_row(rows, target, take_row(rows, source))
+  sampling = dataclasses.replace(rows.sampling, seed=state.sampling.seed)
+  return dataclasses.replace(rows, stop_ids=state.stop_ids, sampling=sampling)
+
+
 @dataclasses.dataclass(frozen=True)
 class Programs:
   """Every program of one engine, jitted, with the state donated.
 
   Attributes:
     admit: (state, Admission) -> state.
+    copy: (state, source, target) -> state.
     prefill: width -> (params, state, [row,] count, finish) -> state.
     speculate, plain: (params, state) -> (state, Emitted).
   """
 
   admit: Any
+  copy: Any
   prefill: dict[int, Any]
   speculate: Any
   plain: Any
@@ -198,18 +236,44 @@ def compile_programs(
   *,
   widths: tuple[int, ...],
   whole_batch: bool,
+  top_logprobs: int,
 ) -> Programs:
   """Jits the programs; each compiles at its first call (see Engine.warmup)."""
   fill = prefill if whole_batch else prefill_row
-  plain = propose_verify(target, NoProposer(proposer), verifier)
+  step = lambda proposer: jax.jit(
+    propose_verify(target, proposer, verifier, top_logprobs), donate_argnums=1
+  )
   one = lambda width: jax.jit(
     functools.partial(fill, target, proposer, width), donate_argnums=1
   )
   return Programs(
     admit=jax.jit(admit, donate_argnums=0),
+    copy=jax.jit(copy_row, donate_argnums=0),
     prefill={width: one(width) for width in widths},
-    speculate=jax.jit(
-      propose_verify(target, proposer, verifier), donate_argnums=1
-    ),
-    plain=jax.jit(plain, donate_argnums=1),
+    speculate=step(proposer),
+    plain=step(NoProposer(proposer)),
   )
+
+
+def compile_ahead(calls: Sequence[tuple[Any, tuple[Any, ...]]]) -> None:
+  """Compiles jitted programs for the arguments they will be called with.
+
+  Several at once: reading one from the compilation cache, or compiling it,
+  leaves Python free to trace the next. Nothing runs and nothing is donated;
+  the call that follows finds its program.
+
+  Args:
+    calls: programs and arguments, the slowest to compile first.
+  """
+  workers = min(len(calls), os.cpu_count() or 1, _COMPILERS)
+  pool = futures.ThreadPoolExecutor(workers, "compile")
+  try:
+    waiting = [
+      pool.submit(lambda run, args: run.lower(*args).compile(), *call)
+      for call in calls
+    ]
+    for one in waiting:
+      one.result()
+  finally:
+    # Whoever interrupts does not wait for what is under way.
+    pool.shutdown(wait=False, cancel_futures=True)

@@ -3,6 +3,35 @@
 import dataclasses
 import hashlib
 import numbers
+from collections.abc import Mapping
+from typing import Any
+
+# What shapes a random draw, and so does nothing at temperature 0; and the
+# value at which it is off.
+RANDOM = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": None, "n": 1}
+
+# name -> least, most. Far enough for every use, near enough that float32 still
+# tells logits apart.
+RANGES = {
+  "repetition_penalty": (0.01, 100),
+  "presence_penalty": (-100, 100),
+  "frequency_penalty": (-100, 100),
+  "logit_bias": (-10_000, 10_000),
+}
+MAX_BIAS = 512  # ids; a row's room on the device
+MAX_LOGPROBS = 100  # of the likeliest tokens
+
+Pairs = tuple[tuple[int, float], ...]
+
+
+def idle(settings: Mapping[str, Any]) -> str | None:
+  """A setting of RANDOM that is on where nothing is drawn, or None."""
+  if settings.get("temperature", 0) != 0:
+    return None
+  for name, off in RANDOM.items():
+    if name in settings and settings[name] != off:
+      return name
+  return None
 
 
 def _check(good: bool, name: str, value, fix: str) -> None:
@@ -11,11 +40,14 @@ def _check(good: bool, name: str, value, fix: str) -> None:
 
 
 def _is_int(value) -> bool:
-  return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+  # Python's own first: asking an abstract class is slow.
+  number = isinstance(value, (int, numbers.Integral))
+  return number and not isinstance(value, bool)
 
 
 def _is_number(value) -> bool:
-  return isinstance(value, numbers.Real) and not isinstance(value, bool)
+  number = isinstance(value, (int, float, numbers.Real))
+  return number and not isinstance(value, bool)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +61,12 @@ class SamplingParams:
     min_p: keep tokens at least this fraction of the likeliest's; 0 is off.
     seed: any 64-bit integer; None derives one from the engine's seed and the
       request's id.
+    repetition_penalty: divides the positive logits, and multiplies the other
+      ones, of ids in prompt or output; 1 is off.
+    presence_penalty: taken off the logit of every id in the output; 0 is off.
+    frequency_penalty: the same, times how often the id is there; 0 is off.
+    logit_bias: what is added to the raw logits of some ids: a mapping, kept as
+      pairs in the order of ids. See `specjax.penalties` for the order of all.
 
   Raises:
     ValueError: names the field, its value and the fix.
@@ -39,6 +77,10 @@ class SamplingParams:
   top_p: float = 1.0
   min_p: float = 0.0
   seed: int | None = None
+  repetition_penalty: float = 1.0
+  presence_penalty: float = 0.0
+  frequency_penalty: float = 0.0
+  logit_bias: Mapping[int, float] | Pairs = ()
 
   def __post_init__(self):
     t = self.temperature
@@ -59,20 +101,73 @@ class SamplingParams:
     s = self.seed
     good = s is None or (_is_int(s) and -(2**63) <= s < 2**64)
     _check(good, "seed", s, "give a 64-bit whole number")
+    for name, (least, most) in RANGES.items():
+      if name != "logit_bias":
+        value = getattr(self, name)
+        good = _is_number(value) and least <= value <= most
+        _check(good, name, value, f"give a number from {least} to {most}")
+    object.__setattr__(self, "logit_bias", _bias_pairs(self.logit_bias))
 
-  def seed_words(self, base_seed: int, request_id: str) -> tuple[int, int]:
+  @property
+  def penalizes(self) -> bool:
+    """Whether the logits are changed before temperature and filters."""
+    return bool(
+      self.repetition_penalty != 1
+      or self.presence_penalty
+      or self.frequency_penalty
+      or self.logit_bias
+    )
+
+  def seed_words(
+    self, base_seed: int, request_id: str, sample: int = 0
+  ) -> tuple[int, int]:
     """High and low word of the row's 64-bit seed.
 
     An unseeded request hashes the engine's seed with its own id, so that it
-    depends on neither slot, order nor neighbours.
+    depends on neither slot, order nor neighbours. Samples after the first hash
+    their number with the seed, so that no sample of one seed is the first of
+    the next.
     """
     seed = self.seed
     if seed is None:
-      text = f"{base_seed}:{request_id}".encode()
-      digest = hashlib.blake2b(text, digest_size=8).digest()
-      seed = int.from_bytes(digest, "big")
+      seed = _hash(f"{base_seed}:{request_id}")
     seed = int(seed) % 2**64
+    if sample:
+      seed = _hash(f"{seed}, sample {sample}")
     return seed >> 32, seed & 0xFFFFFFFF
+
+
+def _hash(text: str) -> int:
+  digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+  return int.from_bytes(digest, "big")
+
+
+def _bias_pairs(bias) -> Pairs:
+  least, most = RANGES["logit_bias"]
+  try:
+    pairs = tuple(sorted(dict(bias).items()))
+  except (TypeError, ValueError):
+    _check(False, "logit_bias", bias, "give {id: bias}, numbers both")
+  _check(
+    len(pairs) <= MAX_BIAS,
+    "logit_bias",
+    f"of {len(pairs)} ids",
+    f"give at most {MAX_BIAS}",
+  )
+  for token, value in pairs:
+    _check(
+      _is_int(token) and 0 <= token < 2**31,
+      "logit_bias id",
+      token,
+      "give a token id",
+    )
+    _check(
+      _is_number(value) and least <= value <= most,
+      f"logit_bias of id {token}",
+      value,
+      f"give a number from {least} to {most}",
+    )
+  return pairs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,6 +181,10 @@ class Request:
     max_new_tokens: at most so many tokens are emitted.
     stop: strings that end the output; they are not part of the text.
     lookahead: drafts per step for this row; None is the engine's.
+    n: samples of the prompt, each a row of its own and a completion.
+    logprobs: of each emitted token its log-probability under the raw target,
+      before penalties, bias, temperature and filters, and of so many of the
+      likeliest in its place; 0 is its own alone, None is off.
 
   Raises:
     ValueError: names the field, its value and the fix.
@@ -97,6 +196,8 @@ class Request:
   max_new_tokens: int = 128
   stop: tuple[str, ...] = ()
   lookahead: int | None = None
+  n: int = 1
+  logprobs: int | None = None
 
   def __post_init__(self):
     for token in self.prompt:
@@ -117,15 +218,39 @@ class Request:
       isinstance(text, str) and text for text in self.stop
     )
     _check(good, "stop", self.stop, "give strings that are not empty")
+    good = _is_int(self.n) and 1 <= self.n < 2**31
+    _check(good, "n", self.n, "give a whole number >= 1")
+    _check(
+      self.n == 1 or self.sampling.temperature > 0,
+      "n",
+      self.n,
+      "at temperature 0 all samples are the same: give a temperature above 0, "
+      "or leave n out",
+    )
+    k = self.logprobs
+    _check(
+      k is None or (_is_int(k) and 0 <= k <= MAX_LOGPROBS),
+      "logprobs",
+      k,
+      f"give a whole number from 0 to {MAX_LOGPROBS}, or none for no "
+      "log-probabilities",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-  """A piece of a running request's output, as it becomes stable."""
+  """A piece of a running request's output, as it becomes stable.
+
+  Attributes:
+    id: the request's.
+    text, token_ids: what was added.
+    sample: which of the request's n samples, from 0.
+  """
 
   id: str
   text: str
   token_ids: tuple[int, ...]
+  sample: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,6 +273,13 @@ class Completion:
     ttft_s: seconds from the request's start to its first token.
     token_times_s: arrival of each token, in seconds from the start.
     error: what went wrong, or None.
+    sample: which of the request's n samples, from 0.
+    samples: n.
+    logprobs: of each id, its log-probability under the raw target; None where
+      the request asks for none.
+    top_logprobs: of each id, the (id, log-probability) of the likeliest in its
+      place, best first, without those that cannot come; None where the
+      request asks for none of them.
   """
 
   id: str
@@ -163,3 +295,7 @@ class Completion:
   ttft_s: float = 0.0
   token_times_s: tuple[float, ...] = ()
   error: str | None = None
+  sample: int = 0
+  samples: int = 1
+  logprobs: tuple[float, ...] | None = None
+  top_logprobs: tuple[Pairs, ...] | None = None

@@ -1,10 +1,12 @@
 """One running request on the host: its ids, its text, its counts."""
 
+import math
 import time
 from typing import Any
 
+from specjax import logprobs
 from specjax import text as text_lib
-from specjax.engine.request import Chunk, Completion, Request
+from specjax.engine.request import Chunk, Completion, Pairs, Request
 
 
 class Running:
@@ -12,9 +14,13 @@ class Running:
 
   Attributes:
     request: what runs.
+    sample: which of its n samples.
     lookahead: the row's own drafts per step.
+    budget: tokens it may emit.
     promising: whether the proposer may have something for the next step.
     filled: prompt tokens already prefilled (the last one never is).
+    leader: the slot that prefills the same prompt for another sample, and will
+      be copied; None for a row that prefills its own.
     done: set once a completion is due.
   """
 
@@ -22,6 +28,7 @@ class Running:
     self,
     request: Request,
     *,
+    sample: int,
     lookahead: int,
     budget: int,
     stop_ids: frozenset[int],
@@ -29,16 +36,20 @@ class Running:
     width: int,
   ):
     self.request = request
+    self.sample = sample
     self.lookahead = lookahead
     self.promising = lookahead > 0
     self.filled = 0
+    self.leader: int | None = None
     self.done = False
     self.error: str | None = None
-    self._budget = budget
+    self.budget = budget
     self._stop_ids = stop_ids
     self._ids: list[int] = []
     self._times: list[float] = []
     self._pieces: list[str] = []
+    self._logprobs: list[float] = []
+    self._top: list[Pairs] = []
     self._reason: str | None = None
     self._steps = self._drafted = self._accepted = 0
     self._drafted_at = [0] * width
@@ -57,8 +68,21 @@ class Running:
     """Tokens emitted so far."""
     return len(self._ids)
 
-  def take(self, tokens: list[int], drafted: int, accepted: int) -> Chunk:
-    """Takes what one step emitted; returns what became stable of it."""
+  def take(
+    self,
+    tokens: list[int],
+    drafted: int,
+    accepted: int,
+    scores: logprobs.Scores | None,
+  ) -> Chunk:
+    """Takes what one step emitted; returns what became stable of it.
+
+    Args:
+      tokens: the ids, at least one.
+      drafted, accepted: tokens proposed and kept.
+      scores: of this row, NumPy, valid where `tokens` are; None where the
+        request asks for no log-probabilities.
+    """
     now = time.perf_counter() - self._start
     if self._stops is None:
       kept, piece = self._plain(tokens)
@@ -67,6 +91,8 @@ class Running:
     accepted = min(accepted, len(kept))
     self._ids += kept
     self._times += [now] * len(kept)
+    if scores is not None:
+      self._score(len(kept), scores)
     self._steps += 1
     self._drafted += drafted
     self._accepted += accepted
@@ -77,13 +103,13 @@ class Running:
     if self._reason is None:
       if kept[-1] in self._stop_ids:
         self._reason = "stop"
-      elif len(self._ids) >= self._budget:
+      elif len(self._ids) >= self.budget:
         self._reason = "length"
     self.done = self._reason is not None
     if self.done:
       piece += self._rest()
     self._pieces.append(piece)
-    return Chunk(id=self.request.id, text=piece, token_ids=tuple(kept))
+    return self._chunk(piece, tuple(kept))
 
   def fail(self, error: str) -> Chunk:
     """Ends the request with an error; what was emitted stays.
@@ -94,10 +120,11 @@ class Running:
     rest = self._rest()
     self._pieces.append(rest)
     self.error, self._reason, self.done = error, "error", True
-    return Chunk(id=self.request.id, text=rest, token_ids=())
+    return self._chunk(rest, ())
 
   def completion(self) -> Completion:
     """The finished request, as its owner gets it."""
+    wanted = self.request.logprobs
     return Completion(
       id=self.request.id,
       text="".join(self._pieces),
@@ -112,7 +139,28 @@ class Running:
       ttft_s=self._times[0] if self._times else 0.0,
       token_times_s=tuple(self._times),
       error=self.error,
+      sample=self.sample,
+      samples=self.request.n,
+      logprobs=None if wanted is None else tuple(self._logprobs),
+      top_logprobs=tuple(self._top) if wanted else None,
     )
+
+  def _chunk(self, text, token_ids):
+    return Chunk(
+      id=self.request.id, text=text, token_ids=token_ids, sample=self.sample
+    )
+
+  def _score(self, count, scores):
+    self._logprobs += scores.own[:count].tolist()
+    wanted = self.request.logprobs
+    if wanted:
+      ids, top = (
+        part[:count, :wanted].tolist() for part in (scores.top_ids, scores.top)
+      )
+      for place in zip(ids, top, strict=True):
+        pairs = zip(*place, strict=True)
+        # What cannot come has no number, and JSON none for it.
+        self._top.append(tuple(p for p in pairs if p[1] > -math.inf))
 
   def _plain(self, tokens):
     if not self._detokenizer:

@@ -1,30 +1,136 @@
-"""Output files: a JSON object a row, each on disk as soon as it is finished."""
+"""Where rows go: standard output, a file, or numbered parts behind a URL."""
 
 import contextlib
-import json
 import os
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
+
+from specjax.jobs import lines, local_file, parts, urls
+
+MANIFEST = lines.MANIFEST
+
+
+class Output(Protocol):
+  """What a job needs of the place that its rows go to.
+
+  Used in this order: `with` claims the place and looks at it, nothing is
+  changed yet. Then `begin` or `resume`, `write` for every row, and `flush`.
+
+  Attributes:
+    name: as the user has called it.
+    count: rows written by this job.
+    keeps: whether what is written can be read again, and so resumed.
+  """
+
+  name: str
+  keeps: bool
+  count: int
+
+  def __enter__(self) -> "Output":
+    """Claims the place.
+
+    Raises:
+      ValueError: another process is writing there.
+    """
+
+  def __exit__(self, *exception) -> None:
+    """Flushes, unless on a second signal, and gives the place up."""
+
+  def holds_something(self) -> bool:
+    """Whether an earlier job has left anything."""
+
+  def read(self) -> Iterator[tuple[str, bytes]]:
+    """What it holds, line by line: where each is, and its bytes.
+
+    A line without a line break at its end is half-written.
+    """
+
+  def manifest(self) -> bytes | None:
+    """What the job that began this output has left about itself."""
+
+  def begin(self, manifest: bytes) -> None:
+    """Empties the place for a job of this manifest."""
+
+  def resume(self) -> None:
+    """Drops half-written lines and makes ready to go on after the rest."""
+
+  def write(self, row: Mapping[str, Any]) -> None:
+    """Appends a row: one write, so that a kill leaves at most half a line.
+
+    Raises:
+      OSError: it cannot be written, a full disk for example.
+    """
+
+  def flush(self) -> None:
+    """Writes what is pending, so that even a dying machine leaves it.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+
+  def pulse(self) -> None:
+    """Called often; writes what should not wait any longer."""
+
+
+@contextlib.contextmanager
+def claim(
+  name: str | pathlib.Path | None,
+  *,
+  overwrite: bool = False,
+  resume: bool = False,
+  source: str | pathlib.Path | None = None,
+) -> Iterator[Output]:
+  """Claims an output, before anything is loaded.
+
+  Args:
+    name: a path, a URL of fsspec's, or None for standard output.
+    overwrite: whether what it holds may be replaced.
+    resume: whether what it holds may be added to.
+    source: the prompt file, which must be another file.
+
+  Yields:
+    The output, as it was found.
+
+  Raises:
+    ValueError: if it is taken, is the prompt file, is no place for a file, may
+      not be written or is being written.
+  """
+  if name is None:
+    yield Stream(sys.stdout)
+    return
+  if urls.is_url(name):
+    made = parts.Parts(os.fspath(name))
+  else:
+    check(name, source=source)
+    made = local_file.File(name)
+  with made as output:
+    if resume and not output.keeps:
+      raise ValueError(
+        f"output {name} keeps nothing that a job could go on with; leave out"
+        " --resume"
+      )
+    if output.holds_something() and not (overwrite or resume):
+      raise ValueError(
+        f"output {name} holds something already; give --resume to go on with"
+        " it, --overwrite to replace it, or name another file"
+      )
+    yield output
 
 
 def check(
-  path: str | pathlib.Path,
-  *,
-  overwrite: bool,
-  source: str | pathlib.Path | None = None,
+  path: str | pathlib.Path, *, source: str | pathlib.Path | None = None
 ) -> None:
-  """Refuses a path that a job should not write, before anything is loaded.
+  """Refuses a path that no job should write.
 
   Args:
     path: the output file to be.
-    overwrite: whether a file that holds something may be replaced.
     source: the prompt file, which must be another file.
 
   Raises:
-    ValueError: if the path is taken, is the prompt file, is no place for a
-      file or may not be written.
+    ValueError: if the path is the prompt file, is no place for a file or may
+      not be written.
   """
   path = pathlib.Path(path)
   if path.is_dir():
@@ -33,49 +139,73 @@ def check(
     raise ValueError(
       f"output {path}: there is no folder {path.parent}; make it"
     )
-  if path.exists():
-    if source is not None and os.path.samefile(path, source):
+  if path.exists() and source is not None and not urls.is_url(source):
+    if os.path.samefile(path, source):
       raise ValueError(f"output {path} is the prompt file; name another file")
-    if path.stat().st_size and not overwrite:
-      raise ValueError(
-        f"output {path} holds something already; name another file or give"
-        " --overwrite"
-      )
   if not os.access(path if path.exists() else path.parent, os.W_OK):
     raise ValueError(f"output {path} may not be written; check its permissions")
 
 
-@contextlib.contextmanager
-def open_rows(path: str | pathlib.Path | None) -> Iterator["Rows"]:
-  """Opens an output file, emptying it; None stands for standard output."""
-  if path is None:
-    yield Rows(sys.stdout)
-    return
-  with open(path, "w", encoding="utf-8") as file:
-    yield Rows(file)
+class Stream:
+  """A text stream that rows go to: it holds nothing. See `Output`."""
 
+  name = "standard output"
+  keeps = False
 
-class Rows:
-  """Writes rows to a file, flushed one by one.
-
-  Attributes:
-    count: rows written so far.
-  """
-
-  def __init__(self, file: TextIO):
-    """Writes to `file`, a text file open for writing in UTF-8."""
-    self.count = 0
-    self._file = file
-
-  def write(self, row: Mapping[str, Any]) -> None:
-    """Appends one row and flushes it.
+  def __init__(self, file: TextIO | None):
+    """Writes to `file`.
 
     Raises:
-      OSError: if the file cannot be written, a full disk for example.
+      ValueError: there is none: it was closed before the start.
     """
-    self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    self._file.flush()
+    if file is None:
+      raise ValueError(f"{self.name} is closed; give --output")
+    self.count = 0
+    self._file = file
+    encoding = (getattr(file, "encoding", None) or "utf-8").lower()
+    self._ascii = encoding not in ("utf-8", "utf8")
+
+  def __enter__(self) -> "Stream":
+    return self
+
+  def __exit__(self, *_) -> None:
+    pass
+
+  def holds_something(self) -> bool:
+    """It keeps nothing."""
+    return False
+
+  def read(self) -> Iterator[tuple[str, bytes]]:
+    """Nothing."""
+    return iter(())
+
+  def manifest(self) -> bytes | None:
+    """None."""
+    return None
+
+  def begin(self, manifest: bytes) -> None:
+    """Nothing to do."""
+
+  def resume(self) -> None:
+    """Nothing to do."""
+
+  def write(self, row: Mapping[str, Any]) -> None:
+    """Writes a row and flushes it."""
+    try:
+      self._file.write(lines.encode(row, ascii=self._ascii).decode())
+      self._file.flush()
+    except BrokenPipeError:
+      raise
+    except OSError as error:
+      why = (error.strerror or str(error)).lower()
+      raise OSError(f"{self.name}: {why}; rows written: {self.count}") from None
     self.count += 1
+
+  def flush(self) -> None:
+    """Nothing to do."""
+
+  def pulse(self) -> None:
+    """Nothing to do."""
 
 
 def row_of(completion, line: int) -> dict[str, Any]:
@@ -85,8 +215,10 @@ def row_of(completion, line: int) -> dict[str, Any]:
     completion: the request's; its error may be that it never was one.
     line: the prompt's line in its file, which an error row carries.
   """
-  row = {
-    "id": completion.id,
+  row = {"id": completion.id}
+  if completion.samples > 1:
+    row["sample"] = completion.sample
+  row |= {
     "text": completion.text,
     "token_ids": list(completion.token_ids),
     "finish_reason": completion.finish_reason,
@@ -95,6 +227,10 @@ def row_of(completion, line: int) -> dict[str, Any]:
     "drafted": completion.drafted,
     "accepted": completion.accepted,
   }
+  if completion.logprobs is not None:
+    row["logprobs"] = list(completion.logprobs)
+  if completion.top_logprobs is not None:
+    row["top_logprobs"] = list(completion.top_logprobs)
   if completion.error is not None:
     row |= {"error": completion.error, "line": line}
   return row

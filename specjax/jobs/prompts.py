@@ -14,6 +14,8 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from specjax.jobs import urls
+
 # Row settings and the types that JSON may give them.
 SETTINGS: Mapping[str, tuple[type, ...]] = {
   "temperature": (int, float),
@@ -24,6 +26,12 @@ SETTINGS: Mapping[str, tuple[type, ...]] = {
   "max_new_tokens": (int,),
   "stop": (str, list),
   "lookahead": (int,),
+  "repetition_penalty": (int, float),
+  "presence_penalty": (int, float),
+  "frequency_penalty": (int, float),
+  "logit_bias": (dict,),
+  "n": (int,),
+  "logprobs": (int,),
 }
 FIELDS = ("prompt", "messages", "id", *SETTINGS)
 
@@ -74,21 +82,26 @@ class BadRow:
   error: str
 
 
-def read(path: str | pathlib.Path) -> Iterator[Row | BadRow]:
+def read(
+  path: str | pathlib.Path, *, digest: Any = None
+) -> Iterator[Row | BadRow]:
   """Reads a prompt file, one JSON object a line; empty lines are skipped.
 
   Args:
-    path: a file of UTF-8 text.
+    path: a file of UTF-8 text, or a URL of fsspec's.
+    digest: of hashlib's; gets all bytes that are read, or None.
 
   Yields:
     A Row or a BadRow for each line, in order.
 
   Raises:
-    OSError: if the file cannot be read.
+    OSError, ImportError, ValueError: if the file cannot be read.
   """
   seen: dict[str, int] = {}
-  with open(path, "rb") as file:
+  with urls.reading(path) as file:
     for line, data in enumerate(file, start=1):
+      if digest is not None:
+        digest.update(data)
       if line == 1:
         data = data.removeprefix(b"\xef\xbb\xbf")  # an editor's UTF-8 mark
       if not data.strip():

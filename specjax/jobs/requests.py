@@ -1,14 +1,16 @@
 """From a row of a prompt file to a request of the engine."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from specjax.engine import request as request_lib
 from specjax.jobs import prompts
 
 # What shapes a random draw, and so does nothing at temperature 0.
-RANDOM = ("top_k", "top_p", "min_p", "seed")
+RANDOM = tuple(request_lib.RANDOM)
+# Settings of a request; the others are of its sampling.
+_OWN = ("max_new_tokens", "stop", "n", "logprobs")
 
 
 class Encoder(Protocol):
@@ -74,12 +76,10 @@ def build(
       f"lookahead={lookahead} is not in 0…{defaults.lookahead}, what the"
       " engine is compiled for; raise --lookahead"
     )
-  own = {
-    name: settings.pop(name)
-    for name in ("max_new_tokens", "stop")
-    if name in settings
-  }
+  own = {name: settings.pop(name) for name in _OWN if name in settings}
   settings.pop("lookahead", None)
+  if "logit_bias" in settings:
+    settings["logit_bias"] = _bias(settings["logit_bias"])
   return request_lib.Request(
     prompt=tuple(_encode(row, defaults.chat, encoder)),
     id=row.id,
@@ -87,6 +87,38 @@ def build(
     lookahead=lookahead,
     **own,
   )
+
+
+def samples(row: prompts.Row, defaults: Defaults) -> int:
+  """How many answers a row asks for; 1 at least, also where that is wrong."""
+  settings = {**defaults.settings, **row.settings}
+  if settings.get("temperature", 0) == 0:
+    return 1
+  return max(settings.get("n", 1), 1)
+
+
+def top_logprobs(rows: Iterable[prompts.Row], defaults: Defaults) -> int:
+  """The most of the likeliest tokens that any row may ask for."""
+  asked = [defaults.settings.get("logprobs")]
+  asked += [row.settings.get("logprobs") for row in rows]
+  most = request_lib.MAX_LOGPROBS  # Whoever wants more is refused, alone.
+  return max((k for k in asked if k and 0 < k <= most), default=0)
+
+
+def _bias(value: Mapping[Any, float]) -> dict[int, float]:
+  """A bias by token id; JSON's names are texts."""
+  made = {}
+  for name, bias in value.items():
+    text = str(name)
+    if not (text.isascii() and text.isdecimal()):
+      raise ValueError(
+        f"logit_bias has the name {name!r}; give token ids, as in"
+        ' {"198": -100}'
+      )
+    if int(text) in made:
+      raise ValueError(f"logit_bias has id {int(text)} twice; keep one")
+    made[int(text)] = bias
+  return made
 
 
 def _encode(row: prompts.Row, chat: bool, encoder: Encoder) -> list[int]:

@@ -1,42 +1,44 @@
 """Runs a file of prompts through an engine, row by row, to an output file."""
 
+import collections
 import contextlib
 import dataclasses
-import signal
+import heapq
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 import tqdm
 
+from specjax import metrics
 from specjax.engine import request as request_lib
-from specjax.jobs import output, prompts, requests
+from specjax.jobs import output, prompts, requests, resume, stopping
+
+# Errors that a result names; all are in the output.
+ERRORS_KEPT = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-  """What a job did.
+  """What a job did; nothing in it grows with the number of rows.
 
   Attributes:
-    completions: one for each row written. Rows that could not become a
-      request are among them, with their error.
-    total: rows of the prompt file.
-    errors: of each row written as an error, its line and the reason.
-    wall_s: seconds from the first request to the last row.
-    interrupted: whether it was asked to end early.
+    summary: the figures of the rows written.
+    written: rows written, errors among them.
+    before: rows that were there when it started.
+    total: rows that there will be when all is done.
+    failed: rows written as errors.
+    errors: of the first of them by line, the line and the reason.
+    interrupted: whether it ended early, because it was asked to.
   """
 
-  completions: Sequence[request_lib.Completion]
+  summary: metrics.Summary
+  written: int
+  before: int
   total: int
+  failed: int
   errors: Sequence[tuple[int, str]]
-  wall_s: float
   interrupted: bool
-
-  @property
-  def failed(self) -> int:
-    """Rows written as errors."""
-    return len(self.errors)
 
 
 def run(
@@ -45,113 +47,157 @@ def run(
   *,
   encoder: requests.Encoder,
   defaults: requests.Defaults,
-  out: output.Rows,
+  out: output.Output,
+  done: resume.Done = resume.NOTHING,
+  stop: Callable[[], bool] = stopping.never,
 ) -> Result:
   """Runs every row and writes each as it finishes, with a progress bar.
 
   Rows are encoded as slots fall free. A row that fails is written as an error
-  row and the run goes on. The first SIGINT ends the run after the step that is
-  under way, keeping every row that finishes in it; a second one ends it on the
-  spot.
+  row and the run goes on. Once asked to stop it ends after the step that is
+  under way, keeping every row that finishes in it.
 
   Args:
     engine: an object with `run(requests)`, as `engine.loop.Engine`.
     rows: the prompt file, read.
     encoder: the target's tokenizer.
     defaults: settings of rows that do not bring their own.
-    out: where rows go.
+    out: where rows go, begun or resumed.
+    done: rows that are there already, and are not written again. Where some
+      samples of a prompt are, all are drawn again: the same ones.
+    stop: whether to end early.
 
   Returns:
-    What was done: a completion for each row written, interrupted or not.
+    What was done, interrupted or not.
 
   Raises:
     OSError: if a row cannot be written.
   """
-  lines: dict[str, int] = {}
-  completions: list[request_lib.Completion] = []
-  errors: list[tuple[int, str]] = []
-  with _progress(len(rows)) as bar, _interruptible() as interrupted:
+  return _Job(engine, rows, encoder, defaults, out, done, stop).run()
 
-    def finish(completion: request_lib.Completion, line: int) -> None:
-      out.write(output.row_of(completion, line))
-      completions.append(completion)
-      if completion.finish_reason == "error":
-        errors.append((line, completion.error or "no reason given"))
-      bar.update()
 
-    def pending() -> Iterator[request_lib.Request]:
-      for row in rows:
-        if interrupted():
-          return
-        try:
-          if isinstance(row, prompts.BadRow):
-            raise ValueError(row.error)
-          request = requests.build(row, defaults, encoder)
-        except ValueError as error:
-          refused = request_lib.Completion(
-            id=row.id, finish_reason="error", error=str(error)
-          )
-          finish(refused, row.line)
-          continue
-        lines[row.id] = row.line
-        yield request
+def total(
+  rows: Sequence[prompts.Row | prompts.BadRow], defaults: requests.Defaults
+) -> int:
+  """How many answers the rows have, all samples counted."""
+  return sum(_samples(row, defaults) for row in rows)
 
+
+def _samples(
+  row: prompts.Row | prompts.BadRow, defaults: requests.Defaults
+) -> int:
+  unreadable = isinstance(row, prompts.BadRow)
+  return 1 if unreadable else requests.samples(row, defaults)
+
+
+class _Job:
+  """One call of `run`."""
+
+  def __init__(self, engine, rows, encoder, defaults, out, done, stop):
+    self._engine, self._rows, self._encoder = engine, rows, encoder
+    self._defaults, self._out, self._done = defaults, out, done
+    self._stop = stop
+    self._tally = metrics.Tally()
+    self._lines: dict[str, int] = {}  # Of rows that run, by id.
+    self._left: collections.Counter[str] = collections.Counter()  # samples
+    self._errors: list[tuple[int, str]] = []
+    self._failed = 0
+    self._total = total(rows, defaults)
+    self._early = False
+
+  def run(self) -> Result:
+    before = len(self._done.keys)
+    with _progress(self._total, before) as self._bar:
+      start = time.perf_counter()
+      events = self._engine.run(self._pending())
+      with contextlib.closing(events):
+        self._listen(events, start)
+      wall_s = time.perf_counter() - start
+    return Result(
+      summary=self._tally.summary(wall_s),
+      written=self._out.count,
+      before=before,
+      total=self._total,
+      failed=self._failed,
+      errors=self._errors,
+      interrupted=self._early,
+    )
+
+  def _listen(self, events, start: float) -> None:
     tokens = 0
-    heard: set[str] = set()  # Rows that have spoken in this step.
-    start = time.perf_counter()
-    events = engine.run(pending())
-    with contextlib.closing(events):
-      for event in events:
-        if isinstance(event, request_lib.Completion):
-          finish(event, lines.pop(event.id))
-          continue
-        # A row speaks once a step: whoever speaks again begins the next one.
-        if event.id in heard:
-          if interrupted():
-            break
-          heard.clear()
-        heard.add(event.id)
-        tokens += len(event.token_ids)
-        rate = tokens / (time.perf_counter() - start)
-        bar.set_postfix_str(f"{rate:.1f} tok/s", refresh=False)
-    wall_s = time.perf_counter() - start
-  return Result(
-    completions=completions,
-    total=len(rows),
-    errors=sorted(errors),
-    wall_s=wall_s,
-    interrupted=interrupted(),
-  )
+    heard: set[tuple[str, int]] = set()  # Rows that have spoken in this step.
+    for event in events:
+      self._out.pulse()
+      if isinstance(event, request_lib.Completion):
+        self._finish(event, self._line_of(event.id))
+        continue
+      # A row speaks once a step: whoever speaks again begins the next one.
+      speaker = event.id, event.sample
+      if speaker in heard:
+        if self._stop():
+          self._early = True
+          return
+        heard.clear()
+      heard.add(speaker)
+      tokens += len(event.token_ids)
+      rate = tokens / (time.perf_counter() - start)
+      self._bar.set_postfix_str(f"{rate:.1f} tok/s", refresh=False)
+
+  def _pending(self) -> Iterator[request_lib.Request]:
+    for row in self._rows:
+      samples = _samples(row, self._defaults)
+      keys = {(row.line, sample) for sample in range(samples)}
+      if keys <= self._done.keys:
+        continue
+      if self._stop():
+        self._early = True
+        return
+      try:
+        if isinstance(row, prompts.BadRow):
+          raise ValueError(row.error)
+        request = requests.build(row, self._defaults, self._encoder)
+      except ValueError as error:
+        refused = request_lib.Completion(
+          id=row.id, finish_reason="error", error=str(error)
+        )
+        self._total -= samples - 1  # One answer says it for all.
+        self._bar.total = self._total
+        self._finish(refused, row.line)
+        continue
+      self._lines[row.id] = row.line
+      self._left[row.id] = samples
+      yield request
+
+  def _line_of(self, id: str) -> int:
+    """The line of a row of which a sample has finished."""
+    line = self._lines[id]
+    self._left[id] -= 1
+    if not self._left[id]:
+      del self._left[id], self._lines[id]
+    return line
+
+  def _finish(self, completion: request_lib.Completion, line: int) -> None:
+    if (line, completion.sample) in self._done.keys:
+      return
+    self._out.write(output.row_of(completion, line))
+    self._tally.add(completion)
+    if completion.finish_reason == "error":
+      self._failed += 1
+      self._errors = heapq.nsmallest(
+        ERRORS_KEPT,
+        [*self._errors, (line, completion.error or "no reason given")],
+      )
+    self._bar.update()
 
 
-def _progress(total: int) -> tqdm.tqdm:
+def _progress(total: int, done: int) -> tqdm.tqdm:
   # Into a log file a line every ten seconds is plenty.
   every = 0.2 if sys.stderr.isatty() else 10.0
   return tqdm.tqdm(
-    total=total, unit="row", mininterval=every, file=sys.stderr, leave=True
+    total=total,
+    initial=done,
+    unit="row",
+    mininterval=every,
+    file=sys.stderr,
+    leave=True,
   )
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-  """Turns the first SIGINT into a flag; gives the function that reads it."""
-  seen = threading.Event()
-  if threading.current_thread() is not threading.main_thread():
-    yield seen.is_set  # Only the main thread may set handlers.
-    return
-
-  def note(signum, frame):
-    del signum, frame
-    if seen.is_set():
-      raise KeyboardInterrupt
-    seen.set()
-    print(
-      "\nending after this step; interrupt again to end on the spot",
-      file=sys.stderr,
-    )
-
-  before = signal.signal(signal.SIGINT, note)
-  try:
-    yield seen.is_set
-  finally:
-    signal.signal(signal.SIGINT, before)

@@ -1,4 +1,6 @@
-"""The decoder family (Llama) as a pure function.
+"""The decoder families (Llama and its kin, GPT-2) as one pure function.
+
+A config says which features a model has; nothing here asks for its name.
 
 `build` makes an nnx module of shapes, splits it once, and hands out a `Model`:
 parameters are a flat tuple of arrays (the cheapest thing to pass to a jitted
@@ -22,7 +24,7 @@ from specjax.models.config import DecoderConfig
 from specjax.models.layers import (
   DecoderLayer,
   Linear,
-  RMSNorm,
+  make_norm,
   param,
   rope_frequencies,
 )
@@ -32,14 +34,15 @@ from specjax.types import Array, Params
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _layer(graph, state, x, cache, index, positions, cos, sin):
+def _layer(graph, state, x, cache, index, positions, rope, window):
   """One layer; a function of its own, so that it is traced once for all.
 
   Tracing was half of a warm start: 30 unrolled layers took 0.5 s a program,
-  and now take 0.1.
+  and now take 0.1. Rotation and window are data; layers without a window are
+  a second kind, with no mask for one.
   """
   layer = nnx.merge(graph, state)
-  return layer(x, cache, index, positions, cos, sin)
+  return layer(x, cache, index, positions, rope, window)
 
 
 class Decoder(nnx.Module):
@@ -56,7 +59,11 @@ class Decoder(nnx.Module):
       self.layers = nnx.List(
         [DecoderLayer(config, dtype) for _ in range(config.layers)]
       )
-    self.norm = RMSNorm(config.d_model, config.norm_eps, dtype)
+    self.norm = make_norm(config, dtype)
+    if config.rope_theta is None:
+      shape = (config.max_position, config.d_model)
+      names = (axes.POSITION, axes.EMBED)
+      self.position = nnx.Dict(weight=param(shape, names, dtype, None))
     if not config.tied:
       self.head = Linear(table, table_axes, dtype)
 
@@ -65,53 +72,93 @@ class Decoder(nnx.Module):
     config = self.config
     positions = cache.length[:, None]
     positions = positions + jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    turn = rope_frequencies(
-      config.head_dim, config.rope_theta, config.rope_scaling
-    )
-    angles = positions[..., None].astype(jnp.float32) * turn
-    cos, sin = jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
-    x = jnp.take(self.embed["weight"][...], tokens, axis=0, mode="clip")
+    ropes = self._ropes(positions)
+    x = self._embed(tokens, positions)
     taken = {0: x} if 0 in features else {}
     if isinstance(self.layers, DecoderLayer):
-      x, cache, taken = self._scan(
-        x, cache, taken, features, positions, cos, sin
-      )
+      x, cache, taken = self._scan(x, cache, taken, features, positions, ropes)
     else:
       for index, layer in enumerate(self.layers):
         graph, state = nnx.split(layer)
         at = jnp.int32(index)
-        x, cache = _layer(graph, state, x, cache, at, positions, cos, sin)
+        window = config.windows[index] if config.windows else 0
+        rope = ropes[1 if window and len(ropes) > 1 else 0]
+        window = jnp.int32(window) if window else None
+        x, cache = _layer(graph, state, x, cache, at, positions, rope, window)
         if index + 1 in features:
           taken[index + 1] = x
     weight = self.embed["weight"] if config.tied else self.head.weight
     logits = product(self.norm(x), weight[...])
+    if config.logit_softcap is not None:
+      logits = config.logit_softcap * jnp.tanh(logits / config.logit_softcap)
     kept = None
     if features:
       kept = jnp.stack([taken[index] for index in features], axis=2)
     return Output(logits=logits, cache=cache, features=kept)
 
-  def _scan(self, x, cache, taken, features, positions, cos, sin):
+  def _embed(self, tokens, positions):
+    """What the first layer reads: [B, T, D]."""
+    config = self.config
+    x = jnp.take(self.embed["weight"][...], tokens, axis=0, mode="clip")
+    if config.embed_scale is not None:
+      # Rounded to the weights' dtype first: models were trained with that.
+      x = x * jnp.asarray(config.embed_scale, x.dtype)
+    if config.rope_theta is None:
+      # Clipped: a pass over drafts may reach beyond what can be committed.
+      table = self.position["weight"][...]
+      x = x + jnp.take(table, positions, axis=0, mode="clip")
+    return x
+
+  def _ropes(self, positions):
+    """(cos, sin) [B, T, 1, H / 2] of layers without and with a window.
+
+    Just one where both share it; (None,) where positions do not rotate.
+    """
+    config = self.config
+    if config.rope_theta is None:
+      return (None,)
+    kinds = [(config.rope_theta, config.rope_scaling)]
+    if config.local_rope_theta is not None:
+      kinds.append((config.local_rope_theta, None))
+    ropes = []
+    for theta, scaling in kinds:
+      turn = rope_frequencies(config.head_dim, theta, scaling)
+      angles = positions[..., None].astype(jnp.float32) * turn
+      ropes.append((jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]))
+    return tuple(ropes)
+
+  def _scan(self, x, cache, taken, features, positions, ropes):
     """The layers as one loop: compile time stays flat in L.
 
     The cache is carried whole and written in place; as scanned input and
     output it would be copied on every layer.
     """
+    config = self.config
     graph, stacked = nnx.split(self.layers)
     wanted = tuple(index for index in features if index > 0)
     kept = jnp.zeros((len(wanted), *x.shape), x.dtype)
+    windows = None
+    if config.windows:
+      windows = jnp.asarray(config.windows, jnp.int32)
+    both = len(ropes) > 1 and jax.tree.map(lambda *r: jnp.stack(r), *ropes)
 
     def body(carry, inputs):
       x, cache, kept = carry
-      index, state = inputs
-      x, cache = _layer(graph, state, x, cache, index, positions, cos, sin)
+      index, state, window = inputs
+      rope = ropes[0]
+      if both and window is not None:
+        kind = (window > 0).astype(jnp.int32)
+        rope = jax.tree.map(lambda r: r[kind], both)
+      x, cache = _layer(graph, state, x, cache, index, positions, rope, window)
       for place, number in enumerate(wanted):
         here = jnp.where(index + 1 == number, x, kept[place])
         kept = kept.at[place].set(here)
       return (x, cache, kept), None
 
-    indices = jnp.arange(self.config.layers, dtype=jnp.int32)
+    indices = jnp.arange(config.layers, dtype=jnp.int32)
+    over = (indices, stacked, windows)
     with jax.named_scope("layers"):
-      (x, cache, kept), _ = lax.scan(body, (x, cache, kept), (indices, stacked))
+      (x, cache, kept), _ = lax.scan(body, (x, cache, kept), over)
     taken = dict(taken)
     for place, number in enumerate(wanted):
       taken[number] = kept[place]
@@ -149,12 +196,18 @@ class Model:
     return sum(math.prod(shape.shape) for shape in self.shapes)
 
   def init(self, seed: int) -> Params:
-    """Random parameters: normal, of deviation 1/sqrt(in); norms are ones."""
+    """Random parameters: normal, of deviation 1/sqrt(in).
+
+    Norms begin as the identity, biases as zeros.
+    """
     draws = np.random.default_rng(seed)
+    plain = 0.0 if self.config.norm == "rms_plus_one" else 1.0
 
     def one(path, spec):
       if path.endswith("norm.weight"):
-        return jnp.ones(spec.shape, spec.dtype)
+        return jnp.full(spec.shape, plain, spec.dtype)
+      if path.endswith(".bias"):
+        return jnp.zeros(spec.shape, spec.dtype)
       last = 2 if path.endswith(".o.weight") else 1
       width = math.prod(spec.shape[-last:])
       value = draws.standard_normal(spec.shape, np.float32)

@@ -13,7 +13,7 @@ from flax import nnx
 from jax import lax
 
 from specjax.models.attend import attend
-from specjax.models.config import DecoderConfig, RopeScaling
+from specjax.models.config import DecoderConfig, LinearScaling, RopeScaling
 from specjax.models.product import product
 from specjax.sharding import axes
 from specjax.types import Array
@@ -28,45 +28,99 @@ def param(shape, names, dtype, stack: int | None) -> nnx.Param:
 
 
 class RMSNorm(nnx.Module):
-  """x / rms(x) * weight, in float32 inside."""
+  """x / rms(x) * weight, in float32 inside.
 
-  def __init__(self, width, eps, dtype, stack=None):
-    self.weight = param((width,), (axes.EMBED,), dtype, stack)
+  With `plus_one` the weight is an offset from one, multiplied before the
+  result is rounded (Gemma); without, after.
+  """
+
+  def __init__(self, shape, names, eps, dtype, stack=None, *, plus_one=False):
+    self.weight = param(shape, names, dtype, stack)
     self.eps = eps
+    self.plus_one = plus_one
 
   def __call__(self, x: Array) -> Array:
     """Runs it; see the class."""
     wide = x.astype(jnp.float32)
     mean = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-    normed = (wide * lax.rsqrt(mean + self.eps)).astype(x.dtype)
-    return normed * self.weight[...]
+    normed = wide * lax.rsqrt(mean + self.eps)
+    weight = self.weight[...]
+    if self.plus_one:
+      return (normed * (1.0 + weight.astype(jnp.float32))).astype(x.dtype)
+    return normed.astype(x.dtype) * weight
 
 
-class Linear(nnx.Module):
-  """A product with weights [out..., in]; no bias."""
+class LayerNorm(nnx.Module):
+  """(x - mean) / deviation * weight + bias, in float32 inside."""
 
-  def __init__(self, shape, names, dtype, stack=None):
+  def __init__(self, shape, names, eps, dtype, stack=None):
     self.weight = param(shape, names, dtype, stack)
+    self.bias = param(shape, names, dtype, stack)
+    self.eps = eps
 
   def __call__(self, x: Array) -> Array:
     """Runs it; see the class."""
-    return product(x, self.weight[...]).astype(x.dtype)
+    wide = x.astype(jnp.float32)
+    wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+    normed = wide * lax.rsqrt(variance + self.eps)
+    weight, bias = self.weight[...], self.bias[...]
+    out = normed * weight.astype(jnp.float32) + bias.astype(jnp.float32)
+    return out.astype(x.dtype)
+
+
+def make_norm(config: DecoderConfig, dtype, stack=None, *, head=False):
+  """A norm of the config's kind over D, or with `head` over H."""
+  shape = (config.head_dim if head else config.d_model,)
+  names = (axes.HEAD_DIM if head else axes.EMBED,)
+  if config.norm == "layer":
+    return LayerNorm(shape, names, config.norm_eps, dtype, stack)
+  plus_one = config.norm == "rms_plus_one"
+  assert plus_one or config.norm == "rms"
+  return RMSNorm(shape, names, config.norm_eps, dtype, stack, plus_one=plus_one)
+
+
+class Linear(nnx.Module):
+  """A product with weights [out..., in], and a bias [out...] if it has one.
+
+  `fold` counts the input's axes: the output product of attention reads heads
+  and their dimensions.
+  """
+
+  def __init__(self, shape, names, dtype, stack=None, *, bias=False, fold=1):
+    self.weight = param(shape, names, dtype, stack)
+    self.fold = fold
+    own = (shape[:-fold], names[:-fold])
+    self.bias = param(*own, dtype, stack) if bias else None
+
+  def __call__(self, x: Array) -> Array:
+    """Runs it; see the class."""
+    weight = self.weight[...]
+    if self.fold > 1:
+      x = x.reshape(*x.shape[: -self.fold], -1)
+      weight = weight.reshape(*weight.shape[: -self.fold], -1)
+    out = product(x, weight)
+    if self.bias is not None:
+      out = out + self.bias[...].astype(jnp.float32)
+    return out.astype(x.dtype)
 
 
 def rope_frequencies(
-  head_dim: int, theta: float, scaling: RopeScaling | None
+  head_dim: int, theta: float, scaling: RopeScaling | LinearScaling | None
 ) -> Array:
   """Radians per position of each rotated pair, float32 [H / 2].
 
-  With `scaling`, Llama 3.1's rule: wavelengths over original / low_freq_factor
-  are slowed by `factor`, those under original / high_freq_factor kept, and the
-  band between interpolated.
+  With `RopeScaling`, Llama 3.1's rule: wavelengths over original /
+  low_freq_factor are slowed by `factor`, those under original /
+  high_freq_factor kept, and the band between interpolated.
   """
   # In float64 on the host and rounded once: at position 100,000 an error of one
   # part in 1e7 turns a pair by a hundredth of a radian.
   exponents = np.arange(0, head_dim, 2) / head_dim
   frequency = 1.0 / (theta**exponents)
-  if scaling is not None:
+  if isinstance(scaling, LinearScaling):
+    frequency = frequency / scaling.factor
+  elif scaling is not None:
     # How many of its wavelengths fit into the original context.
     turns = scaling.original_max_position * frequency / (2 * math.pi)
     band = scaling.high_freq_factor - scaling.low_freq_factor
@@ -86,62 +140,116 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
 
 
 class Attention(nnx.Module):
-  """Grouped-query attention with rotary positions."""
+  """Grouped-query attention; positions rotate unless they were added before.
+
+  `qk_norm` (Henry et al. 2020) norms each head before the rotation.
+  """
 
   def __init__(self, config: DecoderConfig, dtype, stack=None):
     c = config
+    self.config = c
     q_axes = (axes.HEADS, axes.HEAD_DIM, axes.EMBED)
     kv_axes = (axes.KV_HEADS, axes.HEAD_DIM, axes.EMBED)
     o_axes = (axes.EMBED, axes.HEADS, axes.HEAD_DIM)
+    q_shape = (c.heads, c.head_dim, c.d_model)
     kv_shape = (c.kv_heads, c.head_dim, c.d_model)
-    self.q = Linear((c.heads, c.head_dim, c.d_model), q_axes, dtype, stack)
-    self.k = Linear(kv_shape, kv_axes, dtype, stack)
-    self.v = Linear(kv_shape, kv_axes, dtype, stack)
-    self.o = nnx.Dict(
-      weight=param((c.d_model, c.heads, c.head_dim), o_axes, dtype, stack)
-    )
+    o_shape = (c.d_model, c.heads, c.head_dim)
+    biased = dict(bias=c.qkv_bias)
+    self.q = Linear(q_shape, q_axes, dtype, stack, **biased)
+    self.k = Linear(kv_shape, kv_axes, dtype, stack, **biased)
+    self.v = Linear(kv_shape, kv_axes, dtype, stack, **biased)
+    self.o = Linear(o_shape, o_axes, dtype, stack, bias=c.o_bias, fold=2)
+    if c.qk_norm:
+      self.q_norm = make_norm(c, dtype, stack, head=True)
+      self.k_norm = make_norm(c, dtype, stack, head=True)
 
-  def __call__(self, x, cache, layer, positions, cos, sin):
-    """Runs it; see the class."""
-    q = rotate(self.q(x), cos, sin)
-    k = rotate(self.k(x), cos, sin)
+  def __call__(self, x, cache, layer, positions, rope, window):
+    """Runs it; see the class and `DecoderLayer`."""
+    c = self.config
+    q = self.q(x)
+    q = self.q_norm(q) if c.qk_norm else q
+    q = q if rope is None else rotate(q, *rope)
+    k = self.k(x)
+    k = self.k_norm(k) if c.qk_norm else k
+    k = k if rope is None else rotate(k, *rope)
     cache = cache.write(layer, k, self.v(x))
-    mixed = attend(q, cache, layer, positions)
-    weight = self.o["weight"][...]
-    mixed = mixed.reshape(*x.shape[:2], -1)
-    out = product(mixed, weight.reshape(weight.shape[0], -1))
-    return out.astype(x.dtype), cache
+    mixed = attend(
+      q,
+      cache,
+      layer,
+      positions,
+      scale=c.attention_scale,
+      softcap=c.attention_softcap,
+      window=window,
+    )
+    return self.o(mixed), cache
+
+
+_ACTIVATIONS = {
+  "silu": jax.nn.silu,
+  # Rounded once, at the end, as PyTorch does.
+  "gelu_tanh": lambda x: jax.nn.gelu(x.astype(jnp.float32)).astype(x.dtype),
+}
 
 
 class MLP(nnx.Module):
-  """SwiGLU: down(silu(gate(x)) * up(x))."""
+  """down(act(up(x))), or gated (Shazeer 2020) down(act(gate(x)) * up(x))."""
 
   def __init__(self, config: DecoderConfig, dtype, stack=None):
     wide = (config.d_ff, config.d_model)
     wide_axes = (axes.MLP, axes.EMBED)
-    self.gate = Linear(wide, wide_axes, dtype, stack)
-    self.up = Linear(wide, wide_axes, dtype, stack)
-    self.down = Linear(wide[::-1], wide_axes[::-1], dtype, stack)
+    biased = dict(bias=config.mlp_bias)
+    self.activate = _ACTIVATIONS[config.activation]
+    self.gated = config.gated
+    if config.gated:
+      self.gate = Linear(wide, wide_axes, dtype, stack, **biased)
+    self.up = Linear(wide, wide_axes, dtype, stack, **biased)
+    self.down = Linear(wide[::-1], wide_axes[::-1], dtype, stack, **biased)
 
   def __call__(self, x: Array) -> Array:
     """Runs it; see the class."""
-    return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+    if not self.gated:
+      return self.down(self.activate(self.up(x)))
+    return self.down(self.activate(self.gate(x)) * self.up(x))
 
 
 class DecoderLayer(nnx.Module):
-  """Pre-norm attention and MLP, each added to the residual stream."""
+  """Pre-norm attention and MLP, each added to the residual stream.
+
+  With `post_norms` what is added has a norm of its own.
+  """
 
   def __init__(self, config: DecoderConfig, dtype, stack=None):
-    norm = (config.d_model, config.norm_eps, dtype, stack)
-    self.attention_norm = RMSNorm(*norm)
+    self.post_norms = config.post_norms
+    self.attention_norm = make_norm(config, dtype, stack)
     self.attention = Attention(config, dtype, stack)
-    self.mlp_norm = RMSNorm(*norm)
+    self.mlp_norm = make_norm(config, dtype, stack)
     self.mlp = MLP(config, dtype, stack)
+    if config.post_norms:
+      self.attention_post_norm = make_norm(config, dtype, stack)
+      self.mlp_post_norm = make_norm(config, dtype, stack)
 
-  def __call__(self, x, cache, layer, positions, cos, sin):
-    """Runs it; see the class."""
+  def __call__(self, x, cache, layer, positions, rope, window):
+    """Runs it; see the class.
+
+    Args:
+      x: [B, T, D].
+      cache: with room for the block at its length.
+      layer: this layer's index in the cache, static or traced.
+      positions: int32 [B, T], absolute.
+      rope: (cos, sin) of this layer's rotation, or None; see `rotate`.
+      window: as `attend` takes it.
+
+    Returns:
+      x [B, T, D] and the cache with the block written.
+    """
     mixed, cache = self.attention(
-      self.attention_norm(x), cache, layer, positions, cos, sin
+      self.attention_norm(x), cache, layer, positions, rope, window
     )
+    if self.post_norms:
+      mixed = self.attention_post_norm(mixed)
     x = x + mixed
-    return x + self.mlp(self.mlp_norm(x)), cache
+    out = self.mlp(self.mlp_norm(x))
+    if self.post_norms:
+      out = self.mlp_post_norm(out)
+    return x + out, cache

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
+from specjax.penalties import Penalties
 from specjax.sampling import Noise, RowSettings
 from specjax.types import Array, Block, Params, struct
 
@@ -24,6 +25,7 @@ class Context:
     length: int32 [B], tokens in the target's cache; last_token stands there.
     history: int32 [B, S], prompt and output; valid up to and with `length`.
     sampling: settings of each row.
+    penalties: penalties and biases of each row, to be applied to raw logits.
     noise: this step's noise.
     lookahead: int32 [B], how many tokens each row may propose now, 0..C.
   """
@@ -34,6 +36,7 @@ class Context:
   length: Array
   history: Array
   sampling: RowSettings
+  penalties: Penalties
   noise: Noise
   lookahead: Array
 

@@ -69,7 +69,9 @@ class DraftModel:
 
     def draw(index, logits, drawn):
       tokens, q, good = drawn
-      law = sampling.probs(logits[:, None], ctx.sampling)[:, 0]
+      # As the target will see it: the drafts so far count.
+      raw = ctx.penalties.apply(logits[:, None], tokens, index)
+      law = sampling.probs(raw, ctx.sampling)[:, 0]
       noise = ctx.noise.exponential(sampling.DRAFT, index, self.vocab_size)
       token = sampling.race(law, noise)
       # A draft that is not a number ends its row's proposal before it.

@@ -10,6 +10,9 @@ HEADS = "heads"  # N
 KV_HEADS = "kv_heads"  # K
 HEAD_DIM = "head_dim"  # H
 MLP = "mlp"  # F
+POSITION = "position"  # learned positions
 LAYERS = "layers"  # L, the stacked axis of scanned layers
 
-ALL = frozenset({VOCAB, EMBED, HEADS, KV_HEADS, HEAD_DIM, MLP, LAYERS})
+ALL = frozenset(
+  {VOCAB, EMBED, HEADS, KV_HEADS, HEAD_DIM, MLP, POSITION, LAYERS}
+)

@@ -11,6 +11,10 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+# Bits of a whole number, items of a text or list, that a template may multiply
+# up to.
+_MOST = 1_000_000
+
 
 def find_template(
   folder: pathlib.Path, config: Mapping[str, Any]
@@ -104,9 +108,9 @@ def _check(messages: Sequence[Mapping[str, str]]) -> None:
 @functools.lru_cache(maxsize=8)
 def _compile(template: str):
   """The compiled template, sandboxed: it comes with a downloaded model."""
-  from jinja2 import ext, sandbox
+  from jinja2 import ext
 
-  environment = sandbox.ImmutableSandboxedEnvironment(
+  environment = _sandbox()(
     trim_blocks=True,
     lstrip_blocks=True,
     extensions=[ext.loopcontrols, _generation_tag()],
@@ -115,6 +119,39 @@ def _compile(template: str):
   environment.globals["raise_exception"] = _raise_exception
   environment.globals["strftime_now"] = _strftime_now
   return environment.from_string(template)
+
+
+def _sandbox():
+  """Jinja's sandbox, which also refuses products that take for ever."""
+  from jinja2 import sandbox
+
+  class Sandbox(sandbox.ImmutableSandboxedEnvironment):
+    """Looks at operands before they are multiplied."""
+
+    # What is intercepted is not computed while compiling either.
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context, operator, left, right):
+      if _size(operator, left, right) > _MOST:
+        raise OverflowError(f"the result of {operator} is too large")
+      return super().call_binop(context, operator, left, right)
+
+  return Sandbox
+
+
+def _size(operator: str, left: Any, right: Any) -> int:
+  """About how large a product or power will be, in bits or items."""
+  whole = isinstance(left, int), isinstance(right, int)
+  if operator == "**":
+    if not all(whole) or left.bit_length() < 2:  # -1, 0 and 1 stay small.
+      return 0
+    return left.bit_length() * right
+  if all(whole):
+    return left.bit_length() + right.bit_length()
+  if any(whole):
+    times, what = (left, right) if whole[0] else (right, left)
+    return times * len(what) if hasattr(what, "__len__") else 0
+  return 0
 
 
 def _generation_tag():

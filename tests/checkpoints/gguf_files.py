@@ -103,7 +103,7 @@ def write(
   drop: tuple[str, ...] = (),
   tensors: dict[str, np.ndarray] | None = None,
   extra: dict[str, np.ndarray] | None = None,
-  quantization: gguf.GGMLQuantizationType | None = None,
+  packed: gguf.GGMLQuantizationType | None = None,
 ) -> pathlib.Path:
   """Writes a GGUF file.
 
@@ -113,7 +113,7 @@ def write(
     drop: keys of METADATA that are left out.
     tensors: by Hugging Face name; `weights()` unless given.
     extra: more tensors, by GGUF name.
-    quantization: of the matrices; float32 unless given.
+    packed: the type of the matrices in `tensors`, which are its bytes.
   """
   values = {
     key: value
@@ -135,9 +135,8 @@ def write(
       value = permute(value, N)
     if "k_proj" in name:
       value = permute(value, K)
-    if quantization is not None and value.ndim == 2:
-      packed = gguf.quantize(value, quantization)
-      writer.add_tensor(gguf_name(name), packed, raw_dtype=quantization)
+    if packed is not None and value.ndim == 2:
+      writer.add_tensor(gguf_name(name), value, raw_dtype=packed)
     else:
       writer.add_tensor(gguf_name(name), value)
   for name, value in (extra or {}).items():

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import tokenizers
 
 from specjax.checkpoints import gguf
 from tests.checkpoints import gguf_files
@@ -60,6 +61,9 @@ def write(tmp_path, **changes):
     ("tokenizer.ggml.padding_token_id", 1.0, "must be a token id"),
     ("tokenizer.ggml.unknown_token_id", True, "must be a token id"),
     ("tokenizer.ggml.add_bos_token", "no", "must be true or false"),
+    ("tokenizer.ggml.add_eos_token", 1, "must be true or false"),
+    ("llama.vocab_size", gguf_files.V + 1, "token_embd.weight has"),
+    ("llama.vocab_size", "263", "positive whole number"),
     ("tokenizer.chat_template", ["a"], "must be a text"),
   ],
 )
@@ -84,7 +88,8 @@ def test_metadata_that_is_not_utf8_is_named(tmp_path):
   path = write(tmp_path, metadata={"tokenizer.chat_template": "mark-it"})
   path.write_bytes(path.read_bytes().replace(b"mark-it", b"mark\xff\xfft"))
   with pytest.raises(
-    ValueError, match=r"model\.gguf: tokenizer\.chat_template: not UTF-8"
+    ValueError,
+    match=r"model\.gguf: .*the key tokenizer\.chat_template: not UTF-8",
   ):
     gguf.read(path)
 
@@ -103,7 +108,7 @@ def test_weights_of_a_type_that_is_none_are_named(tmp_path, kind):
   tensors = gguf_files.weights()
   tensors["model.norm.weight"] = np.ones(gguf_files.D, kind)
   path = write(tmp_path, tensors=tensors)
-  with pytest.raises(ValueError, match="output_norm.weight: the quantization"):
+  with pytest.raises(ValueError, match="output_norm.weight: the type I"):
     gguf.read(path)
 
 
@@ -115,16 +120,22 @@ def test_a_head_size_of_its_own_needs_no_multiple(tmp_path):
   assert gguf.read(path).config["head_dim"] == 8
 
 
-@pytest.mark.parametrize("token", ["a:b", "<s>:1"])
-def test_a_bos_that_cannot_be_added_is_named(tmp_path, token):
+@pytest.mark.parametrize("token", ["a:b", "<s>:1", "$A", "$B"])
+@pytest.mark.parametrize("role", ["bos", "eos"])
+def test_a_token_that_means_something_to_the_template_is_only_a_token(
+  tmp_path, token, role
+):
   tokens = list(gguf_files.TOKENS)
   tokens[1] = token
   path = write(
     tmp_path,
     metadata={
       "tokenizer.ggml.tokens": tokens,
-      "tokenizer.ggml.add_bos_token": True,
+      f"tokenizer.ggml.{role}_token_id": 1,
+      f"tokenizer.ggml.add_{role}_token": True,
     },
   )
-  with pytest.raises(ValueError, match=f"bos_token_id=1: the token '{token}'"):
-    gguf.read(path)
+  built = tokenizers.Tokenizer.from_str(gguf.read(path).tokenizer)
+  ids = built.encode("he").ids
+  assert ids[0 if role == "bos" else -1] == 1
+  assert len(ids) == 2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from specjax.checkpoints import hf
+from specjax.checkpoints import folders, hf
 from specjax.models import config as config_lib
 from specjax.models import decoder
 
@@ -318,7 +318,7 @@ def test_what_is_saved_loads_again(tmp_path, scan_layers, dtype):
 
 def test_a_saved_file_is_what_safetensors_reads(tmp_path):
   values = tensors()
-  hf.write_folder(
+  folders.write(
     tmp_path,
     {name: value.shape for name, value in values.items()},
     values.items(),
@@ -346,9 +346,7 @@ def test_a_saved_file_is_what_safetensors_reads(tmp_path):
 )
 def test_a_file_is_never_left_half_written(tmp_path, arriving):
   with pytest.raises(ValueError, match="announced"):
-    hf.write_folder(
-      tmp_path, {"a": (2,)}, arriving, config={}, dtype=np.float32
-    )
+    folders.write(tmp_path, {"a": (2,)}, arriving, config={}, dtype=np.float32)
   assert list(tmp_path.iterdir()) == []
 
 

@@ -72,5 +72,5 @@ def test_heads_are_folded_in_the_file(path, name, shape, file_shape):
 
 
 def test_a_parameter_without_a_row_is_named():
-  with pytest.raises(KeyError, match="layers.0.attention.q.bias"):
-    keymaps.sources(["layers.0.attention.q.bias"], [(4, 8)])
+  with pytest.raises(KeyError, match="layers.0.attention.q.scale"):
+    keymaps.sources(["layers.0.attention.q.scale"], [(4, 8)])

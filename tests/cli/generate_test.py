@@ -1,48 +1,8 @@
 import json
-import pathlib
-import signal
-import subprocess
-import sys
-import textwrap
-import types
 
 import pytest
 
-import specjax
-from specjax import compilation_cache
 from specjax.cli import generate
-from tests import fake_engine
-
-
-@pytest.fixture
-def api(monkeypatch):
-  """A stand-in for specjax.api that remembers what it was asked for."""
-
-  def load(name, **options):
-    if name == "absent":
-      raise FileNotFoundError("absent: no such folder;\n  name another")
-    fake.loaded[name] = options
-    return types.SimpleNamespace(name=name, tokenizer=fake_engine.Encoder())
-
-  def engine(target, **options):
-    fake.options = options
-    fake.engine = fake_engine.Engine()
-    return fake.engine
-
-  def put(*cache):
-    fake.cache = cache
-
-  fake = types.ModuleType("specjax.api")
-  fake.load, fake.Engine, fake.loaded = load, engine, {}
-  fake.cache = None
-  # It belongs to the process, and so to all other tests too.
-  monkeypatch.setattr(
-    compilation_cache, "enable", lambda folder=None: put("enable", folder)
-  )
-  monkeypatch.setattr(compilation_cache, "disable", lambda: put("disable"))
-  monkeypatch.setitem(sys.modules, "specjax.api", fake)
-  monkeypatch.setattr(specjax, "api", fake, raising=False)
-  return fake
 
 
 def run(*flags):
@@ -54,11 +14,12 @@ def test_a_prompt_is_answered_on_stdout_and_the_rest_is_on_stderr(api, capsys):
   out, err = capsys.readouterr()
   assert out == "cba\n"
   assert "tokens/s" in err and "tokens per step" in err
-  assert err.splitlines()[:2] == [
+  assert err.splitlines()[:3] == [
     "loading m …",
+    "memory: little",
     "compiling (about a minute the first time, seconds after) …",
   ]
-  assert err.splitlines()[2].startswith("m: loaded in ")
+  assert err.splitlines()[3].startswith("m: loaded in ")
 
 
 def test_stream_prints_the_same(api, capsys):
@@ -99,11 +60,34 @@ def test_compiled_programs_are_kept_unless_off(api, flags, cache):
 def test_the_start_says_what_it_loads_and_that_nothing_is_kept(api, capsys):
   flags = ("--proposer=draft_model", "--draft_model=d")
   assert run("--model=m", "--prompt=a", *flags, "--compilation_cache=off") == 0
-  first, second, *_ = capsys.readouterr().err.splitlines()
-  assert (first, second) == (
-    "loading m and d …",
-    "compiling (about a minute) …",
-  )
+  first, _, third, *_ = capsys.readouterr().err.splitlines()
+  assert (first, third) == ("loading m and d …", "compiling (about a minute) …")
+
+
+def test_samples_of_a_prompt_are_printed_one_after_the_other(api, capsys):
+  assert run("--model=m", "--prompt=abc", "--temperature=1", "--n=2") == 0
+  assert capsys.readouterr().out == "[1 of 2]\ncba\n[2 of 2]\ncba\n"
+
+
+def test_penalties_samples_and_log_probabilities_reach_the_request(
+  api, tmp_path
+):
+  """The engine is made for the most that flag and rows ask for."""
+  source = tmp_path / "in.jsonl"
+  rows = ['{"prompt": "ab", "logprobs": 3}', '{"prompt": "c", "n": 3}']
+  source.write_text("\n".join(rows))
+  flags = ["--logit_bias=198:-100", "--logit_bias=7:2.5", "--n=2"]
+  flags += ["--repetition_penalty=1.2", "--presence_penalty=-1"]
+  flags += ["--frequency_penalty=0.5", "--logprobs=1", "--temperature=1"]
+  assert run("--model=m", f"--prompts={source}", *flags) == 0
+  assert api.options["top_logprobs"] == 3
+  first, second = api.engine.requests
+  sampling = first.sampling
+  assert sampling == second.sampling
+  assert sampling.logit_bias == ((7, 2.5), (198, -100.0))
+  assert sampling.repetition_penalty == 1.2
+  assert (sampling.presence_penalty, sampling.frequency_penalty) == (-1, 0.5)
+  assert [(row.n, row.logprobs) for row in (first, second)] == [(2, 3), (3, 1)]
 
 
 def test_a_file_of_prompts(api, capsys, tmp_path):
@@ -191,54 +175,3 @@ def test_rule_28_a_filter_no_row_heeds_is_refused_before_loading(
 def test_help_names_every_flag(capsys):
   assert run("--help") == 0
   assert "--lookahead=INTEGER  (default 4)" in capsys.readouterr().out
-
-
-def test_ctrl_c_ends_with_what_is_done(tmp_path):
-  program = f"""
-    import sys, time, types
-    from tests import fake_engine
-    from specjax.cli import generate
-    import specjax
-
-    steps = 0
-
-    def before_step(finished):
-      global steps
-      steps += 1
-      if steps == 3:
-        print("two done", flush=True)
-        time.sleep(1)  # The step goes on to its end, then the run ends.
-
-    class Api(types.ModuleType):
-      def load(self, name, **options):
-        return types.SimpleNamespace(
-          name=name, tokenizer=fake_engine.Encoder()
-        )
-      def Engine(self, target, **options):
-        return fake_engine.Engine(before_step)
-
-    sys.modules["specjax.api"] = specjax.api = Api("specjax.api")
-    sys.exit(generate.main([
-      "specjax-generate", "--model=m", "--compilation_cache=off",
-      "--prompts={tmp_path}/in.jsonl", "--output={tmp_path}/out.jsonl",
-    ]))
-  """
-  prompts = ("aa", "bb", "cccc", "dd")
-  rows = "".join(f'{{"prompt": "{prompt}"}}\n' for prompt in prompts)
-  (tmp_path / "in.jsonl").write_text(rows)
-  with subprocess.Popen(
-    [sys.executable, "-c", textwrap.dedent(program)],
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-    cwd=pathlib.Path(__file__).parents[2],
-  ) as child:
-    first = child.stdout.readline()
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
-  assert first == "two done\n", err
-  assert child.returncode == 130
-  assert "2 of 4 rows written" in err and "interrupted" in err
-  assert "Traceback" not in err
-  written = (tmp_path / "out.jsonl").read_text().splitlines()
-  assert [json.loads(row)["text"] for row in written] == ["aa", "bb"]

@@ -3,6 +3,7 @@ import sys
 import pytest
 
 from specjax.cli import checks, command, settings
+from specjax.engine import sizes
 from specjax.jobs import prompts
 
 BASE = ("--model=m", "--prompt=p")
@@ -121,10 +122,41 @@ def test_the_config_is_locked(config):
     ((*BASE, "--temperature=1", "--top_p=0"), "--top_p=0.0"),
     ((*BASE, "--temperature=1", "--top_p=nan"), "--top_p=nan"),
     ((*BASE, "--temperature=1", "--min_p=2"), "--min_p=2.0"),
+    ((*BASE, "--repetition_penalty=0"), "--repetition_penalty=0.0"),
+    ((*BASE, "--presence_penalty=nan"), "--presence_penalty=nan"),
+    ((*BASE, "--frequency_penalty=101"), "--frequency_penalty=101.0"),
+    ((*BASE, "--logit_bias=a:1"), "--logit_bias=a:1 is no bias"),
+    ((*BASE, "--logit_bias=1"), "--logit_bias=1 is no bias"),
+    ((*BASE, "--logit_bias=1:x"), "--logit_bias=1:x is no bias"),
+    ((*BASE, "--logit_bias=1:inf"), "--logit_bias of id 1 is inf"),
+    ((*BASE, "--logit_bias=1:2", "--logit_bias=01:3"), "token 1 twice"),
+    ((*BASE, "--temperature=1", "--n=0"), "--n=0 is out of range"),
+    ((*BASE, "--temperature=1", "--n=2", "--stream"), "shows one answer"),
+    ((*FILE, "--logprobs=101"), "--logprobs=101 is out of range"),
     ((*BASE, "--temperature=1", "--top_k=-1"), "--top_k=-1"),
     ((*BASE, "--max_new_tokens=0"), "--max_new_tokens=0"),
     ((*FILE, "--slots=0"), "--slots=0"),
-    ((*BASE, "--proposer=ngram", "--ngram_min=5"), "--ngram_max=4"),
+    (
+      (*BASE, "--proposer=ngram", "--ngram_min=5"),
+      "--ngram_min=5 is above --ngram_max=4, the default; lower it, or raise",
+    ),
+    (
+      (*BASE, "--proposer=ngram", "--ngram_max=1"),
+      "--ngram_max=1 is below --ngram_min=2, the default; raise it, or lower",
+    ),
+    (
+      (*BASE, "--proposer=ngram", "--ngram_min=5", "--ngram_max=3"),
+      "--ngram_min=5 is above --ngram_max=3; lower it, or raise --ngram_max",
+    ),
+    ((*BASE, "--proposer=ngram", "--ngram_max=65"), "number from 1 to 64"),
+    ((*BASE, "--proposer=ngram", f"--lookahead={2**31}"), "from 1 to 21474"),
+    ((*BASE, "--temperature=1", f"--seed={2**64}"), "--seed=1844.*range"),
+    ((*BASE, "--temperature=1e31"), r"--temperature=1e\+31 is out of range"),
+    ((*BASE, "--temperature=1", f"--top_k={2**31}"), "--top_k=2147483648"),
+    ((*BASE, "--capacity=1"), "--capacity=1 is out of range; give at least 2"),
+    ((*FILE, f"--slots={2**31}"), "--slots=2147483648"),
+    ((*BASE, "--max_memory=much"), "--max_memory=much is no size; give one"),
+    ((*BASE, "--max_memory=0"), "--max_memory=0 is no size"),
     ((*BASE, "--stop="), "--stop= is empty"),
     ((*BASE, "--compilation_cache="), "--compilation_cache= is empty"),
   ],
@@ -156,6 +188,8 @@ def test_what_cannot_be_is_refused_by_name(flags, words):
     ((*BASE, "--top_k=5"), "--top_k=5 does nothing with temperature 0"),
     ((*BASE, "--top_p=0.5"), "--top_p=0.5 does nothing with temperature 0"),
     ((*BASE, "--min_p=0.5"), "--min_p=0.5 does nothing with temperature 0"),
+    ((*BASE, "--n=2"), "--n=2 does nothing with temperature 0"),
+    ((*BASE, "--logprobs=0"), "--logprobs=0 does nothing without --prompts"),
     ((*BASE, "--seed=0"), "--seed=0 does nothing with temperature 0"),
   ],
 )
@@ -171,6 +205,9 @@ def test_rule_28_a_flag_that_does_nothing_is_refused(flags, words):
     (*BASE, "--proposer=draft_model", "--draft_model=d", "--lookahead=2"),
     (*BASE, "--temperature=1", "--top_k=5", "--seed=0"),
     (*BASE, "--top_k=0", "--nostream", "--slots=1"),
+    (*BASE, "--repetition_penalty=1.2", "--logit_bias=1:2", "--n=1"),
+    (*BASE, "--temperature=1", "--n=2", "--presence_penalty=-1"),
+    (*FILE, "--logprobs=0", "--frequency_penalty=1"),
     (*FILE, "--top_k=5"),  # A row may have a temperature: see check_rows.
     (*FILE, "--output=o", "--overwrite", "--slots=8", "--capacity=256"),
   ],
@@ -281,3 +318,21 @@ def test_rule_28_a_config_that_gives_nothing_is_refused(
   path.write_text(body)
   with pytest.raises(command.UsageError, match="get_config"):
     check(f"--config={path}", *BASE)
+
+
+def test_the_ranges_are_those_of_the_engine():
+  """Each bound is accepted there, and what lies beyond it is refused."""
+  from specjax.engine.request import SamplingParams
+  from specjax.proposers import ngram
+
+  for name in ("temperature", "top_k", "min_p", "seed"):
+    least, most = checks._RANGES[name]
+    for bound in (least, most):
+      SamplingParams(**{name: bound})
+    for beyond in (least - 1, most * 2 + 1):
+      with pytest.raises(ValueError, match=f"{name} is"):
+        SamplingParams(**{name: beyond})
+  assert checks._RANGES["ngram_max"] == (1, ngram.LONGEST)
+  sizes.check(slots=checks._RANGES["slots"][1], capacity=2)
+  with pytest.raises(ValueError, match="slots is"):
+    sizes.check(slots=checks._RANGES["slots"][1] + 1, capacity=2)

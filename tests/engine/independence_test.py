@@ -15,7 +15,7 @@ PARAMS = table_model.make_table(VOCAB, seed=7)
 KINDS = ("sampled", "ngram", "none")
 
 # Greedy beside sampled, short beside long, drafting beside plain, seeded
-# beside unseeded: name -> (prompt, settings).
+# beside unseeded, penalised beside not: name -> (prompt, settings).
 ROWS = {
   "greedy": ((1, 2, 3), dict(max_new_tokens=25)),
   "greedy long": (tuple(range(8)) * 4, dict(max_new_tokens=9)),
@@ -26,6 +26,12 @@ ROWS = {
   "one draft": ((0, 7), dict(temperature=1.0, lookahead=1)),
   "no drafts": ((3, 1), dict(temperature=1.0, lookahead=0, seed=-1)),
   "greedy two": ((7, 7, 1), dict(lookahead=2, max_new_tokens=40)),
+  "repeats": ((1, 2, 3, 1), dict(repetition_penalty=1.4, frequency_penalty=1)),
+  "biased": ((0, 5), dict(temperature=1.0, logit_bias={3: 2, 5: -100})),
+  "present": (
+    (3,) * 9,
+    dict(temperature=2.0, presence_penalty=-1.5, top_p=0.9, seed=3),
+  ),
   "one token": ((6,), dict(temperature=2.0, max_new_tokens=1)),
 }
 
@@ -103,7 +109,7 @@ def test_rule_11_prefilling_all_slots_at_once_changes_no_row():
 def test_rule_7_greedy_rows_are_the_targets_own_beside_any_neighbours(kind):
   done = engines.complete(engines.make(kind, PARAMS), rows(kind))
   for name, (prompt, settings) in ROWS.items():
-    if "temperature" not in settings:
+    if name.startswith("greedy"):
       count = settings["max_new_tokens"]
       expected = table_model.greedy(PARAMS, prompt, count)
       assert done[name].token_ids == tuple(expected)

@@ -54,17 +54,23 @@ def mixed(count):
 
   for index in range(count):
     size = int(draws.integers(1, 40))
+    temperature = pick(0.0, 0, 0.3, 1.0, 3)
     yield request(
       draws.integers(0, VOCAB, size),
       index,
       max_new_tokens=int(draws.integers(1, 30)),
       lookahead=pick(None, *range(LOOKAHEAD + 1)),
-      temperature=pick(0.0, 0, 0.3, 1.0, 3),
+      temperature=temperature,
       top_k=pick(0, 1, 3, 2**31 - 1),
       top_p=pick(1.0, 1, 0.5, 1e-6),
       min_p=pick(0.0, 0.2, 1),
       seed=pick(None, 0, -1, 2**63, index),
       stop=pick((), ("a",), ("bcd", "ef")),
+      repetition_penalty=pick(1.0, 1, 1.3, 0.5),
+      presence_penalty=pick(0.0, 0, 2, -0.5),
+      frequency_penalty=pick(0.0, 0.1, -2),
+      logit_bias=pick({}, {1: -100}, dict.fromkeys(range(VOCAB), 0.5)),
+      logprobs=pick(None, 0, 1, 3),
     )
 
 
@@ -93,12 +99,15 @@ def test_rule_27_no_request_compiles_anything_after_warm_up(whole):
     prefill_widths=WIDTHS,
     tokenizer=engines.Letters(),
     stop_ids=(0, 6),
+    top_logprobs=3,
   )
   nan = (jnp.full_like(PARAMS[0], jnp.nan),)
   engine.warmup()
   with compilations() as found:
     done = engines.complete(engine, [*mixed(200), *bad()])
     assert len(done) == 203
+    for event in engine.run([request((1,), "many", temperature=1, n=7)]):
+      assert event.sample in range(7)
     events = engine.run(mixed(20))
     for _ in range(15):
       next(events)

@@ -6,6 +6,7 @@ the CPU, transformers 5.24.0, tokenizers 0.23.3, safetensors 0.8.0,
 numpy 2.4.6, gguf 0.19.0), with these commands, from the repository's root:
 
   python tests/goldens/make_goldens.py tiny
+  python tests/goldens/make_goldens.py families
   python tests/goldens/make_goldens.py smollm2 --model=SMOLLM2_FOLDER \
       --gguf=SmolLM2-135M-Instruct.Q4_1.gguf
 
@@ -16,11 +17,11 @@ itself reads from the GGUF, so the goldens do not rest on our own converter.
 
 What it writes:
 
-  NAME/config.json, NAME/model.safetensors   a tiny random Llama (float32)
+  NAME/config.json, NAME/model.safetensors   a tiny random model (float32)
   NAME/expected.npz    tokens [2, T] int32, logits [2, T, V] and hidden
                        [2, T, D] (after the first layer) float32; T is 48, and
-                       160 for llama_rope3: beyond 64, its original context,
-                       and beyond one 128-wide block of our attention;
+                       160 where a model has something beyond one 128-wide
+                       block of our attention;
                        bfloat16_error: mean and greatest |difference| of
                        PyTorch's own bfloat16 logits from those
   smollm2_greedy.json  greedy float32 continuations of SmolLM2-135M-Instruct:
@@ -36,75 +37,15 @@ import math
 import pathlib
 
 import numpy as np
+import tiny_models
 import torch
 import transformers
 
 HERE = pathlib.Path(__file__).parent
-LENGTHS = {"llama_rope3": 160}
+# Beyond llama_rope3's original context, 64, and mistral_wide's window, 130.
+LENGTHS = {"llama_rope3": 160, "mistral_wide": 160}
 NEW_TOKENS = 96
 
-# Sizes keep every file far under 300 kB. They are uneven on purpose: equal
-# ones would let two swapped axes pass unseen.
-TINY = {
-  # A head of its own; three layers, so that a draft can drop one.
-  "llama_untied": dict(
-    vocab_size=97,
-    hidden_size=32,
-    intermediate_size=56,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    rms_norm_eps=1e-5,
-    tie_word_embeddings=False,
-    rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-  ),
-  # The embedding is the head; one key/value head per query head; an
-  # epsilon so large that ignoring it moves the logits.
-  "llama_tied": dict(
-    vocab_size=128,
-    hidden_size=40,
-    intermediate_size=64,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=4,
-    rms_norm_eps=1e-2,
-    tie_word_embeddings=True,
-    rope_parameters={"rope_type": "default", "rope_theta": 500.0},
-  ),
-  # Llama-3 scaling. Wavelengths are 6.3 11 20 35 63 112 199 353; those below
-  # 64/4 stay, those above 64/1 are stretched by 8, three lie between.
-  "llama_rope3": dict(
-    vocab_size=113,
-    hidden_size=64,
-    intermediate_size=72,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    rms_norm_eps=1e-5,
-    tie_word_embeddings=True,
-    rope_parameters={
-      "rope_type": "llama3",
-      "rope_theta": 100.0,
-      "factor": 8.0,
-      "low_freq_factor": 1.0,
-      "high_freq_factor": 4.0,
-      "original_max_position_embeddings": 64,
-    },
-  ),
-  # Grouped heads whose size (12) is not hidden_size / heads (8).
-  "llama_head_dim": dict(
-    vocab_size=101,
-    hidden_size=48,
-    intermediate_size=60,
-    num_hidden_layers=2,
-    num_attention_heads=6,
-    num_key_value_heads=2,
-    head_dim=12,
-    rms_norm_eps=1e-6,
-    tie_word_embeddings=False,
-    rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-  ),
-}
 # The draft of the tiny pair: `llama_untied` less its last layer, plus noise
 # of this size relative to each weight's own spread.
 DRAFT_NOISE = 0.03
@@ -132,12 +73,19 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
   def normal(shape, scale):
     return scale * torch.randn(shape, generator=generator)
 
+  # Gemma's norms hold offsets from one.
+  plain = 0 if "gemma" in model.config.model_type else 1
   with torch.no_grad():
     for name, weight in model.named_parameters():
-      if "norm" in name:
-        weight.copy_(1 + normal(weight.shape, 0.3))
-      elif "embed" in name:
+      if name.endswith("bias"):
+        weight.copy_(normal(weight.shape, 0.3))
+      elif "norm" in name or ".ln_" in name:
+        weight.copy_(plain + normal(weight.shape, 0.3))
+      elif "embed" in name or name.endswith(("wte.weight", "wpe.weight")):
         weight.copy_(normal(weight.shape, 0.4))
+      elif ".c_" in name:  # GPT-2's are (in, out)
+        gain = 1.2 if "c_attn" in name else 1.0
+        weight.copy_(normal(weight.shape, gain / math.sqrt(weight.shape[0])))
       elif "lm_head" in name:
         weight.copy_(normal(weight.shape, 0.5))
       else:
@@ -145,7 +93,7 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
         weight.copy_(normal(weight.shape, gain / math.sqrt(weight.shape[1])))
 
 
-def save(model: transformers.LlamaForCausalLM, name: str, seed: int):
+def save(model: transformers.PreTrainedModel, name: str, seed: int):
   """Writes one tiny folder: config, weights, tokens and expected logits.
 
   Args:
@@ -162,13 +110,14 @@ def save(model: transformers.LlamaForCausalLM, name: str, seed: int):
   (folder / "generation_config.json").unlink(missing_ok=True)
   (folder / "model.safetensors").chmod(0o644)
   rng = np.random.default_rng(seed)
-  tokens = rng.integers(0, model.config.vocab_size, (2, LENGTHS.get(name, 48)))
+  vocab_size = model.config.get_text_config().vocab_size
+  tokens = rng.integers(0, vocab_size, (2, LENGTHS.get(name, 48)))
   inputs = torch.tensor(tokens)
   with torch.no_grad():
     out = model(inputs, use_cache=False, output_hidden_states=True)
-    rounded = transformers.LlamaForCausalLM.from_pretrained(
-      folder, dtype=torch.bfloat16
-    )(inputs, use_cache=False)
+    rounded = type(model).from_pretrained(folder, dtype=torch.bfloat16)(
+      inputs, use_cache=False
+    )
   error = (rounded.logits.float() - out.logits).abs()
   np.savez_compressed(
     folder / "expected.npz",
@@ -180,17 +129,35 @@ def save(model: transformers.LlamaForCausalLM, name: str, seed: int):
   return out.logits
 
 
+def make_families() -> None:
+  """Writes the tiny models of the families beside plain Llama."""
+  for index, (name, (kind, settings)) in enumerate(
+    tiny_models.FAMILIES.items()
+  ):
+    own = "n_positions" in settings or "text_config" in settings
+    limit = {} if own else {"max_position_embeddings": 512}
+    config = kind(**settings, **limit, dtype="float32")
+    if kind is transformers.Gemma3Config:
+      model = transformers.Gemma3ForConditionalGeneration(config)
+    else:
+      model = transformers.AutoModelForCausalLM.from_config(config)
+    model = model.float().eval()
+    randomize(model, seed=40 + index)
+    logits = save(model, name, seed=140 + index)
+    print(f"{name}: logits spread {logits.std():.2f}")
+
+
 def make_tiny() -> None:
   """Writes the tiny models, then the draft of the pair, and says how the
   draft does: its acceptance must be neither 0 nor 1."""
-  for index, (name, settings) in enumerate(TINY.items()):
+  for index, (name, settings) in enumerate(tiny_models.TINY.items()):
     model = transformers.LlamaForCausalLM(tiny_config(settings)).float().eval()
     randomize(model, seed=index)
     logits = save(model, name, seed=100 + index)
     print(f"{name}: logits spread {logits.std():.2f}")
 
   target = transformers.LlamaForCausalLM.from_pretrained(HERE / "llama_untied")
-  settings = dict(TINY["llama_untied"])
+  settings = dict(tiny_models.TINY["llama_untied"])
   settings["num_hidden_layers"] -= 1
   draft = transformers.LlamaForCausalLM(tiny_config(settings)).float().eval()
   source = target.state_dict()
@@ -366,7 +333,7 @@ def make_smollm2(folder: str, gguf: str | None, limit: int | None) -> None:
 def main() -> None:
   """Reads the command line and makes what it names."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("what", choices=["tiny", "smollm2"])
+  parser.add_argument("what", choices=["tiny", "families", "smollm2"])
   parser.add_argument("--model", help="folder that specjax-convert wrote")
   parser.add_argument("--gguf", help="the GGUF it came from, to compare with")
   parser.add_argument("--limit", type=int, help="a trial on a few prompts")
@@ -374,6 +341,8 @@ def main() -> None:
   torch.set_num_threads(1)
   if args.what == "tiny":
     make_tiny()
+  elif args.what == "families":
+    make_families()
   elif not args.model:
     parser.error("smollm2 needs --model=FOLDER")
   else:

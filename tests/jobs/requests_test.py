@@ -70,3 +70,58 @@ def test_a_rows_lookahead_may_not_pass_the_engines():
 def test_a_setting_out_of_range_is_named():
   with pytest.raises(ValueError, match="temperature"):
     build({"temperature": -1})
+
+
+def test_penalties_bias_samples_and_log_probabilities_reach_the_request():
+  row = {"logit_bias": {"198": -100, "7": 2.5}, "n": 3, "logprobs": 2}
+  request = build(row, temperature=1.0, repetition_penalty=1.2, n=2)
+  assert request.sampling == request_lib.SamplingParams(
+    temperature=1.0, repetition_penalty=1.2, logit_bias={7: 2.5, 198: -100}
+  )
+  assert (request.n, request.logprobs) == (3, 2)
+
+
+@pytest.mark.parametrize(
+  "bias, words",
+  [
+    ({"a": 1}, "logit_bias has the name 'a'; give token ids"),
+    ({"-1": 1}, "logit_bias has the name '-1'"),
+    ({"1.5": 1}, "logit_bias has the name '1.5'"),
+    ({"": 1}, "logit_bias has the name ''"),
+    ({"1": 2, "01": 3}, "logit_bias has id 1 twice"),
+    ({"1": "2"}, "logit_bias of id 1 is '2'"),
+    ({"1": True}, "logit_bias of id 1 is True"),
+    ({"1": None}, "logit_bias of id 1 is None"),
+    ({"1": 1e99}, "logit_bias of id 1 is 1e\\+99"),
+    ({str(n): 1 for n in range(513)}, "of 513 ids.*at most 512"),
+  ],
+  ids=str,
+)
+def test_a_wrong_bias_is_named(bias, words):
+  with pytest.raises(ValueError, match=words):
+    build({"logit_bias": bias})
+
+
+def test_a_greedy_row_of_a_job_of_samples_is_one():
+  """And is counted as one, so that a job knows when it is done."""
+  assert build({"temperature": 0}, temperature=1.0, n=3).n == 1
+  row = lambda **settings: prompts.Row(
+    line=1, id="r", prompt="a", messages=None, settings=settings
+  )
+  defaults = requests.Defaults(settings={"temperature": 1.0, "n": 3})
+  assert requests.samples(row(), defaults) == 3
+  assert requests.samples(row(temperature=0), defaults) == 1
+  assert requests.samples(row(n=2), defaults) == 2
+
+
+def test_the_most_log_probabilities_that_any_row_asks_for():
+  rows = [
+    prompts.Row(
+      line=1, id="r", prompt="a", messages=None, settings={"logprobs": k}
+    )
+    for k in (-5, 0, 3, 10**9)
+  ]
+  assert requests.top_logprobs(rows, requests.Defaults()) == 3
+  assert requests.top_logprobs(rows[:2], requests.Defaults()) == 0
+  defaults = requests.Defaults(settings={"logprobs": 5})
+  assert requests.top_logprobs(rows, defaults) == 5

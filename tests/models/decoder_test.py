@@ -1,4 +1,4 @@
-"""The decoder against PyTorch's Hugging Face Llama, and against RULES.md.
+"""The decoder against PyTorch's Hugging Face models, and against RULES.md.
 
 The goldens are tiny random models with the logits that transformers computed;
 goldens/make_goldens.py made them. RULES are the project's list of what a
@@ -6,121 +6,31 @@ correct speculative decoder satisfies; a test that shows one names its number.
 """
 
 import dataclasses
-import functools
-import pathlib
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specjax import cache as cache_lib
-from specjax.checkpoints import hf
-from specjax.models import config as config_lib
-from specjax.models import decoder
-
-GOLDENS = pathlib.Path(__file__).parents[1] / "goldens"
-NAMES = (
-  "llama_untied",
-  "llama_untied_draft",
-  "llama_tied",
-  "llama_rope3",
-  "llama_head_dim",
+from tests.models.golden import (
+  CACHED,
+  LONG,
+  NAMES,
+  SCANNED,
+  WIDTH,
+  blocks,
+  close,
+  lengths,
+  load,
+  replaced_from,
+  with_junk_from,
 )
-# Long enough for three attention blocks.
-LONG = 300
-WIDTH = 5  # C + 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Golden:
-  """A tiny model, loaded, with what transformers computed from it."""
-
-  model: decoder.Model
-  params: tuple
-  tokens: np.ndarray
-  logits: np.ndarray
-  hidden: np.ndarray
-  bfloat16_error: np.ndarray  # PyTorch's own: mean, greatest
-
-  @functools.cached_property
-  def run(self):
-    """The jitted forward pass: (tokens, cache) -> Output."""
-    apply = jax.jit(self.model, static_argnums=3)
-    return lambda tokens, cache, features=(): apply(
-      self.params, jnp.asarray(tokens, jnp.int32), cache, features
-    )
-
-  @functools.cached_property
-  def full(self):
-    """One pass over the golden tokens, with the features of three layers."""
-    rows, width = self.tokens.shape
-    last = self.model.config.layers
-    cache = self.model.init_cache(rows, width)
-    return self.run(self.tokens, cache, (1, last, 0))
-
-  @functools.cached_property
-  def long(self):
-    """(tokens [3, LONG], logits, the cache with them written, length 0)."""
-    rng = np.random.default_rng(5)
-    tokens = rng.integers(0, self.model.vocab_size, (3, LONG))
-    out = self.run(tokens, self.model.init_cache(3, LONG))
-    return tokens, np.asarray(out.logits), out.cache
-
-
-@functools.cache
-def load(name, *, scan_layers=False, dtype=jnp.float32) -> Golden:
-  folder = GOLDENS / name
-  config = config_lib.from_hugging_face(hf.read_config(folder))
-  model = decoder.build(config, dtype=dtype, scan_layers=scan_layers)
-  params = hf.load_params(folder, model)
-  with np.load(folder / "expected.npz") as expected:
-    return Golden(model=model, params=params, **expected)
-
-
-def lengths(*values):
-  return jnp.asarray(values, jnp.int32)
-
-
-def close(actual, expected):
-  np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
-
-
-@functools.cache
-def junk(shape, dtype):
-  """What a cache may hold at worst: large, of both signs, and not NaN."""
-  rng = np.random.default_rng(9)
-  values = np.float32(1e30) * rng.choice([-1, 1], shape).astype(np.float32)
-  return np.asarray(cache_lib.pack(jnp.asarray(values), dtype))
-
-
-def replaced_from(cache, start, k, v):
-  """The cache with k and v instead of its own at and after `start` [B]."""
-  slots = np.arange(cache.capacity)[:, None]
-  kept = slots < np.asarray(start)[:, None, None, None]  # B 1 S 1
-  return dataclasses.replace(
-    cache,
-    k=jnp.asarray(np.where(kept, cache.k, k)),
-    v=jnp.asarray(np.where(kept, cache.v, v)),
-    length=lengths(*start),
-  )
-
-
-def with_junk_from(cache, start):
-  """The cache at length `start` [B], with junk in every slot beyond it."""
-  worst = junk(cache.k.shape, cache.k.dtype)
-  return replaced_from(cache, start, worst, worst)
-
-
-def blocks(tokens, start, width=WIDTH):
-  """Of each row the `width` tokens from its own start on: [B, width]."""
-  return np.stack(
-    [row[at : at + width] for row, at in zip(tokens, start, strict=False)]
-  )
-
-
-@pytest.mark.parametrize("scan_layers", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+  "name, scan_layers",
+  [*((name, False) for name in NAMES), *((name, True) for name in SCANNED)],
+)
 def test_full_pass_equals_hugging_face(name, scan_layers):
   golden = load(name, scan_layers=scan_layers)
   assert golden.full.logits.dtype == jnp.float32
@@ -143,7 +53,7 @@ def test_features_come_in_the_order_asked_for(scan_layers):
   assert golden.run(golden.tokens[:, :WIDTH], cache).features is None
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCANNED)
 def test_scanned_layers_equal_unrolled_ones(name):
   golden, scanned = load(name), load(name, scan_layers=True)
   assert scanned.model.parameter_count == golden.model.parameter_count
@@ -153,8 +63,14 @@ def test_scanned_layers_equal_unrolled_ones(name):
   close(scanned.full.cache.v, golden.full.cache.v)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+  "name, scan_layers",
+  [
+    *((name, False) for name in CACHED),
+    ("llama_untied", True),
+    ("gemma3", True),
+  ],
+)
 def test_rule_22_a_block_at_every_offset_equals_the_full_pass(
   name, scan_layers
 ):
@@ -244,6 +160,23 @@ def test_rule_18_unwritten_slots_weigh_nothing():
   np.testing.assert_allclose(small.logits, large.logits, rtol=0, atol=1e-5)
 
 
+def test_rule_16_drafts_beyond_the_last_learned_position_change_nothing():
+  golden = load("gpt2")
+  limit = golden.model.config.max_position
+  rng = np.random.default_rng(2)
+  tokens = rng.integers(0, golden.model.vocab_size, (2, limit + WIDTH))
+  cache = golden.model.init_cache(2, limit + WIDTH)
+  for at in range(0, limit - WIDTH + 1, WIDTH):
+    cache = golden.run(tokens[:, at : at + WIDTH], cache.at(lengths(at, at)))
+    cache = cache.cache
+  inside, beyond = limit - WIDTH, limit - 2
+  full = golden.run(tokens[:, inside:limit], cache.at(lengths(inside, inside)))
+  out = golden.run(
+    tokens[:, beyond : beyond + WIDTH], full.cache.at(lengths(beyond, beyond))
+  )
+  close(out.logits[:, :2], full.logits[:, -2:])
+
+
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_rule_21_writing_near_capacity_changes_no_earlier_slot(scan_layers):
   golden = load("llama_untied", scan_layers=scan_layers)
@@ -263,7 +196,10 @@ def test_rule_21_writing_near_capacity_changes_no_earlier_slot(scan_layers):
       np.testing.assert_array_equal(np.flatnonzero(changed[row]), expected)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+  "name",
+  ["llama_untied", "llama_rope3", "qwen3", "gemma2", "gpt2"],
+)
 def test_bfloat16_is_as_close_to_float32_as_pytorchs(name):
   golden = load(name, dtype=jnp.bfloat16)
   assert {p.dtype for p in golden.params} == {jnp.dtype(jnp.bfloat16)}

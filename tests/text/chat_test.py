@@ -142,6 +142,16 @@ def test_malformed_messages_are_refused(messages):
     ("{% for i in range(10**9) %}{% endfor %}", "OverflowError: Range too big"),
     ("{{ 10**5000 }}", "ValueError: .*4300 digits"),
     ("{{ 2.0**5000 }}", "OverflowError: "),
+    ("{{ 10**(10**10) }}", "OverflowError: the result of \\*\\* is too large"),
+    ("{{ 2**(10**9) }}", "OverflowError: "),
+    ("{% set x = 9**(9**9) %}", "OverflowError: "),
+    ("{{ 'ab' * 10**9 }}", "OverflowError: the result of \\* is too large"),
+    ("{{ 10**9 * [1] }}", "OverflowError: "),
+    (
+      "{% set n = namespace(x=10**5000) %}"
+      "{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+      "OverflowError: ",
+    ),
     ("{{ {}['a'].b }}", ".*undefined|.*no attribute"),
     ("{{ 1|no_such_filter }}", "No filter named"),
     ("{{ '%d' % 'a' }}", "TypeError: "),
@@ -185,3 +195,11 @@ def test_a_template_reaches_nothing_outside():
   tokenizer = chat_tokenizer("{{ messages.__class__.__mro__ }}")
   with pytest.raises(ValueError, match="chat template failed"):
     tokenizer.render_chat([{"role": "user", "content": "hi"}])
+
+
+def test_a_template_may_multiply():
+  template = "{{ 2 * 3 }} {{ '-' * 3 }} {{ 3 * 'ab' }} {{ 2**10 }} {{ 2**-1 }}"
+  template += " {{ 1**10**9 }} {{ 0.5 * 3 }} {{ 2**0.5 > 1 }}"
+  assert chat_tokenizer(template).render_chat(
+    [{"role": "user", "content": "hi"}]
+  ) == ("6 --- ababab 1024 0.5 1 1.5 True")

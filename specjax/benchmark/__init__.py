@@ -1,0 +1,1 @@
+"""Speed, measured: ours plain and speculative, and the peers, side by side."""

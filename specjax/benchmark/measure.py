@@ -1,0 +1,279 @@
+"""The benchmark itself: load, warm up, go round, write down."""
+
+import dataclasses
+import pathlib
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from specjax import api
+from specjax.benchmark import (
+  answers,
+  bandwidth,
+  costs,
+  differences,
+  gguf_writer,
+  peers_llama_cpp,
+  peers_transformers,
+  probe,
+  record,
+  rounds,
+  runs,
+)
+from specjax.benchmark import plan as plan_lib
+from specjax.benchmark.answers import Sample
+from specjax.engine.request import Request
+
+_PEERS = {
+  module.NAME: module for module in (peers_transformers, peers_llama_cpp)
+}
+# Of every part of a step, and of every way to read memory, after each round.
+_REPEATS = 8
+# How much of every answer decides between the ways of a peer.
+_TRIAL_TOKENS = 32
+
+
+def measure(
+  plan: plan_lib.Plan,
+  rows: Sequence[Any],
+  *,
+  cache: pathlib.Path,
+  write: Callable[[dict[str, Any]], None],
+  say: Callable[[str], None],
+  bandwidth_bytes: int | None = None,
+) -> dict[str, Any]:
+  """Runs the benchmark.
+
+  Args:
+    plan: what is asked for.
+    rows: the prompt file's.
+    cache: where GGUF files are kept that had to be written.
+    write: is given the record after each contestant's round, not complete.
+    say: is given a line on what is going on.
+    bandwidth_bytes: of the array that is read to measure the machine;
+      `bandwidth.BYTES` unless given.
+
+  Returns:
+    The complete record.
+
+  Raises:
+    ValueError, FileNotFoundError, ImportError, RuntimeError: one line that
+      names what is wrong and the fix.
+  """
+  for name in plan.peer:
+    _PEERS[name].check()
+  say(f"loading {plan.model} …")
+  target, target_s = runs.load(plan.model, dtype=plan.dtype)
+  built = plan_lib.build(plan, rows, target.tokenizer)
+  draft, draft_s = None, 0.0
+  if "draft_model" in plan.runs:
+    draft, draft_s = runs.load(plan.draft_model, dtype=plan.dtype)
+  ours = _runs(plan, target, target_s, draft, draft_s, built, say)
+  groups = _peers(plan, target, built, cache, say)
+
+  say("warming up …")
+  rounds.warm_up([*ours, *(way for group in groups for way in group)], built)
+  peers = [_fastest(group, built, say) for group in groups]
+  entries = [
+    *(_entry(plan, run, draft) for run in ours),
+    *(_peer_entry(peer) for peer in peers),
+  ]
+  reader = bandwidth.Meter(target.model.dtype, size=bandwidth_bytes)
+  meters: list[tuple[int, costs.Meter]] = []
+  taken: dict[str, list[Sample]] = {}
+
+  def between():
+    if not meters:
+      room = min(run.engine.capacity for run in ours) - max(plan.lookahead) - 1
+      live = min(live_tokens(taken[runs.PLAIN][0]), room)
+      meters.append((live, _meter(ours, built, live)))
+    meters[0][1].measure(_REPEATS)
+    reader.measure(_REPEATS)
+
+  greedy = all(not request.sampling.temperature for request in built)
+
+  def now(complete: bool, parted=None) -> dict[str, Any]:
+    return record.build(
+      entries,
+      taken,
+      complete=complete,
+      about={
+        **plan.about(),
+        "prompts": [
+          {"id": r.id, "prompt_tokens": len(r.prompt)} for r in built
+        ],
+        "prompts_file": plan.prompts,
+      },
+      target=target.model,
+      costs=_costs(ours, meters),
+      bandwidth=reader.rates(),
+      live_tokens=meters[0][0] if meters else None,
+      greedy=greedy,
+      differences=parted or {},
+    )
+
+  def after(samples):
+    taken.update(samples)
+    write(now(complete=False))
+
+  rounds.run(
+    [*ours, *peers],
+    built,
+    plan.rounds,
+    together=plan.slots > 1,
+    after=after,
+    between=between,
+  )
+  parted = {}
+  if greedy:
+    judge = differences.Judge(target, built)
+    plain = taken[runs.PLAIN][-1].answers
+    parted = {
+      name: judge.margins(plain, samples[-1].answers)
+      for name, samples in taken.items()
+    }
+  return now(complete=True, parted=parted)
+
+
+def live_tokens(sample: Sample) -> int:
+  """Tokens in the cache at the middle of the mean answer."""
+  return round(statistics.fmean(a.live_tokens for a in sample.answers))
+
+
+def _runs(plan, target, target_s, draft, draft_s, built, say):
+  """Our runs, compiled; plain decoding first."""
+  made = []
+  asked = [(runs.PLAIN, None)]
+  asked += [
+    (kind, lookahead)
+    for kind in plan.runs
+    if kind != runs.PLAIN
+    for lookahead in plan.lookahead
+  ]
+  for kind, lookahead in asked:
+    say(f"compiling {runs.name_of(kind, lookahead)} …")
+    options = plan.engine_options()
+    if kind == "ngram":
+      options |= {"ngram_min": plan.ngram_min, "ngram_max": plan.ngram_max}
+    if kind != runs.PLAIN and plan.verifier is not None:
+      options["verifier"] = plan.verifier
+    drafts = kind == "draft_model"
+    made.append(
+      runs.make(
+        target,
+        kind,
+        lookahead,
+        draft=draft if drafts else None,
+        load_s=target_s + (draft_s if drafts else 0.0),
+        **options,
+      )
+    )
+    plan_lib.check_room(
+      plan,
+      built,
+      capacity=made[-1].engine.capacity,
+      vocab_size=target.model.vocab_size,
+    )
+  return made
+
+
+def _peers(plan, target: api.Pretrained, built, cache, say) -> list[list[Any]]:
+  """Groups of ways to generate; of each the fastest is to run."""
+  groups: list[list[Any]] = []
+  stop_ids = tuple(target.tokenizer.eos_ids)
+  if peers_transformers.NAME in plan.peer:
+    say("loading transformers …")
+    if plan.draft_model is None:
+      say("without --draft_model, assisted generation is left out")
+    groups += peers_transformers.load(
+      target.folder,
+      dtype=plan.dtype,
+      stop_ids=stop_ids,
+      draft=plan.draft_model and api.load(plan.draft_model).folder,
+      lookahead=plan.lookahead,
+    )
+  if peers_llama_cpp.NAME in plan.peer:
+    say("loading llama.cpp …")
+    gguf = plan.gguf or gguf_writer.cached(
+      target.folder, dtype=plan.dtype, cache=cache
+    )
+    context = max(len(r.prompt) + r.max_new_tokens for r in built)
+    groups += peers_llama_cpp.load(
+      str(gguf), dtype=plan.dtype, stop_ids=stop_ids, context=context
+    )
+  return groups
+
+
+def _fastest(
+  group: Sequence[Any],
+  built: Sequence[Request],
+  say: Callable[[str], None] = lambda text: None,
+):
+  """The fastest way of a group on the beginnings of all answers."""
+  if len(group) == 1:
+    return group[0]
+  short = [
+    dataclasses.replace(r, max_new_tokens=min(r.max_new_tokens, _TRIAL_TOKENS))
+    for r in built
+  ]
+  speeds = []
+  for way in group:
+    sample = Sample(
+      answers=tuple(answer for r in short for answer in way.answer([r]))
+    )
+    speeds.append(answers.rate(sample.decode) or 0.0)
+  best = max(range(len(group)), key=speeds.__getitem__)
+  tried = ", ".join(
+    f"{way.settings or 'its own settings'}: {speed:.1f}"
+    for way, speed in zip(group, speeds, strict=True)
+  )
+  say(f"{group[best].name}, tokens/s: {tried}")
+  return group[best]
+
+
+def _entry(plan, run: runs.Run, draft) -> record.Entry:
+  settings: Mapping[str, Any] = {}
+  if run.kind == "ngram":
+    proposer = run.proposer
+    settings = {"ngram_min": proposer.shortest, "ngram_max": proposer.longest}
+  drafts = run.kind == "draft_model"
+  return record.Entry(
+    name=run.name,
+    peer=None,
+    kind=run.kind,
+    lookahead=run.lookahead,
+    settings=settings,
+    startup_s=run.startup_s,
+    draft=draft.model if drafts else None,
+  )
+
+
+def _peer_entry(peer) -> record.Entry:
+  family, _, way = peer.name.partition(" ")
+  return record.Entry(
+    name=peer.name,
+    peer=family,
+    kind=way,
+    lookahead=None,
+    settings=peer.settings,
+    startup_s=peer.startup_s,
+  )
+
+
+def _meter(ours: Sequence[runs.Run], built, live: int) -> costs.Meter:
+  request = probe.typical(built, live)
+  made = {
+    run.name: probe.Probe(run.engine, run.proposer, request, live=live)
+    for run in ours
+  }
+  return costs.Meter(made.pop(runs.PLAIN), made)
+
+
+def _costs(ours, meters) -> dict[str, costs.Costs]:
+  if not meters:
+    return {}
+  found = {
+    run.name: meters[0][1].costs(None if run.lookahead is None else run.name)
+    for run in ours
+  }
+  return {name: cost for name, cost in found.items() if cost is not None}

@@ -1,0 +1,119 @@
+"""What a benchmark is asked for, and the requests that follow from it."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from specjax.benchmark import machine
+from specjax.engine.request import Request
+from specjax.jobs import prompts, requests
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+  """A benchmark's settings, by the names of specjax-benchmark's flags.
+
+  Attributes:
+    model, draft_model: as `api.load` takes them; draft_model may be None.
+    prompts: the prompt file's name, to be reported.
+    chat: whether prompts are put through the chat template.
+    runs: kinds of runs, `runs.KINDS`; plain is among them.
+    lookahead: C of each speculating run, one run for each.
+    ngram_min, ngram_max, verifier, seed: of our engines; None is their own.
+    dtype: float32 or bfloat16.
+    temperature: 0 is greedy.
+    max_new_tokens: the longest answer.
+    slots: rows side by side.
+    capacity: tokens of a slot; None is the engine's choice.
+    rounds: how often everything is measured.
+    peer: names of peers.
+    gguf: the file for llama_cpp; None writes one.
+  """
+
+  model: str
+  draft_model: str | None = None
+  prompts: str | None = None
+  chat: bool = False
+  runs: tuple[str, ...] = ("plain",)
+  lookahead: tuple[int, ...] = (4,)
+  ngram_min: int | None = None
+  ngram_max: int | None = None
+  verifier: str | None = None
+  seed: int | None = None
+  dtype: str = "float32"
+  temperature: float = 0.0
+  max_new_tokens: int = 64
+  slots: int = 1
+  capacity: int | None = None
+  rounds: int = 5
+  peer: tuple[str, ...] = ()
+  gguf: str | None = None
+
+  def engine_options(self) -> dict[str, Any]:
+    """Options that all of our engines share."""
+    options = {"slots": self.slots, "seed": self.seed or 0}
+    if self.capacity is not None:
+      options["capacity"] = self.capacity
+    return options
+
+  def about(self) -> dict[str, Any]:
+    """The settings and the machine, for a record."""
+    return {**dataclasses.asdict(self), **machine.about()}
+
+
+def build(
+  plan: Plan, rows: Sequence[prompts.Row | prompts.BadRow], encoder: Any
+) -> list[Request]:
+  """The requests of a prompt file.
+
+  Raises:
+    ValueError: names the line of a row that cannot be measured, and why.
+  """
+  defaults = requests.Defaults(
+    chat=plan.chat,
+    settings={
+      "temperature": plan.temperature,
+      "max_new_tokens": plan.max_new_tokens,
+    },
+    lookahead=max(plan.lookahead),
+  )
+  built = []
+  for row in rows:
+    where = f"--prompts={plan.prompts}: line {row.line}"
+    if isinstance(row, prompts.BadRow):
+      raise ValueError(f"{where}: {row.error}")
+    if "lookahead" in row.settings:
+      raise ValueError(
+        f"{where}: lookahead is what is compared here; leave it out of the row"
+      )
+    try:
+      request = requests.build(row, defaults, encoder)
+    except ValueError as error:
+      raise ValueError(f"{where}: {error}") from None
+    if plan.peer and (request.sampling.temperature or request.stop):
+      what = "stop" if request.stop else "temperature"
+      raise ValueError(
+        f"{where}: {what} is not compared with a peer; leave it or --peer out"
+      )
+    built.append(request)
+  return built
+
+
+def check_room(
+  plan: Plan, built: Sequence[Request], *, capacity: int, vocab_size: int
+) -> None:
+  """Refuses requests that an engine would cut or refuse.
+
+  Raises:
+    ValueError: names the prompt, its size and the fix.
+  """
+  for request in built:
+    size = len(request.prompt)
+    if size + request.max_new_tokens > capacity:
+      raise ValueError(
+        f"prompt {request.id!r} has {size} tokens, and with"
+        f" {request.max_new_tokens} new ones does not fit --capacity={capacity}"
+        "; raise it or lower --max_new_tokens"
+      )
+    if not size or max(request.prompt) >= vocab_size:
+      raise ValueError(f"prompt {request.id!r} is empty or not of this model")

@@ -1,0 +1,161 @@
+"""Our own runs: an engine each, over weights that all of them share."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from specjax import api
+from specjax.benchmark.answers import Answer
+from specjax.engine.request import Chunk, Request
+from specjax.proposers.base import Proposer
+from specjax.proposers.draft_model import DraftModel
+from specjax.proposers.ngram import Ngram
+from specjax.proposers.none import NoProposer
+
+PLAIN = "plain"
+KINDS = (PLAIN, "ngram", "draft_model")
+
+
+def name_of(kind: str, lookahead: int | None) -> str:
+  """What a run is called: "plain", "ngram C=4"."""
+  return kind if lookahead is None else f"{kind} C={lookahead}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+  """An engine that answers and is timed; see `answers.Contestant`.
+
+  Attributes:
+    name: unique.
+    kind: of KINDS.
+    lookahead: C, or None for plain decoding.
+    engine: ready and warm.
+    proposer: equal to the engine's.
+    startup_s: seconds to load the weights and to compile.
+    clock: seconds.
+  """
+
+  name: str
+  kind: str
+  lookahead: int | None
+  engine: Any
+  proposer: Proposer
+  startup_s: float
+  clock: Callable[[], float] = time.perf_counter
+
+  def answer(self, requests: Sequence[Request]) -> list[Answer]:
+    """See `answers.Contestant`."""
+    times: dict[str, list[float]] = {r.id: [] for r in requests}
+    done = {}
+    start = self.clock()
+    for event in self.engine.run(requests):
+      now = self.clock() - start
+      if isinstance(event, Chunk):
+        times[event.id] += [now] * len(event.token_ids)
+      elif event.error is not None:
+        raise RuntimeError(f"{self.name}, prompt {event.id!r}: {event.error}")
+      else:
+        done[event.id] = event
+    return [
+      Answer(
+        id=request.id,
+        prompt_tokens=len(request.prompt),
+        token_ids=done[request.id].token_ids,
+        times_s=tuple(times[request.id]),
+        steps=done[request.id].steps,
+        drafted_at=done[request.id].drafted_per_position,
+        accepted_at=done[request.id].accepted_per_position,
+        first_drafted=self._drafts_first(request),
+      )
+      for request in requests
+    ]
+
+  def _drafts_first(self, request: Request) -> bool:
+    """Whether the proposer has something right after the prompt."""
+    if self.lookahead is None or request.max_new_tokens < 2:
+      return False
+    # Of one shape for all prompts: a second one would be compiled.
+    history = np.zeros((1, self.engine.capacity), np.int32)
+    size = len(request.prompt)
+    history[0, :size] = request.prompt
+    length = np.full((1,), size - 1, np.int32)
+    return bool(_promising(self.proposer, history, length)[0])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _promising(proposer, history, length):
+  return proposer.promising(history, length)
+
+
+def make(
+  target: api.Pretrained,
+  kind: str,
+  lookahead: int | None = None,
+  *,
+  draft: api.Pretrained | None = None,
+  load_s: float = 0.0,
+  clock: Callable[[], float] = time.perf_counter,
+  ngram_min: int | None = None,
+  ngram_max: int | None = None,
+  **options: Any,
+) -> Run:
+  """Makes an engine and compiles it.
+
+  Args:
+    target: its weights are shared by all runs.
+    kind: of KINDS.
+    lookahead: C; None for plain decoding.
+    draft: the draft model, for draft_model.
+    load_s: seconds that loading the weights took before.
+    clock: seconds.
+    ngram_min, ngram_max: for ngram; the proposer's own unless given.
+    **options: of `api.Engine`: slots, capacity, seed, verifier.
+
+  Raises:
+    ValueError: names what does not fit.
+  """
+  sizes = {"shortest": ngram_min, "longest": ngram_max}
+  sizes = {key: size for key, size in sizes.items() if size is not None}
+  start = clock()
+  match kind:
+    case "ngram":
+      proposer = Ngram(lookahead=lookahead, **sizes)
+      engine = api.Engine(target, proposer=proposer, **options)
+    case "draft_model":
+      proposer = DraftModel(
+        model=draft.model,
+        lookahead=lookahead,
+        vocab_size=target.model.vocab_size,
+      )
+      engine = api.Engine(
+        target, proposer=kind, draft=draft, lookahead=lookahead, **options
+      )
+    case _:
+      proposer = NoProposer()
+      engine = api.Engine(target, proposer=proposer, **options)
+  engine.warmup()
+  return Run(
+    name=name_of(kind, lookahead),
+    kind=kind,
+    lookahead=lookahead,
+    engine=engine,
+    proposer=proposer,
+    startup_s=load_s + clock() - start,
+    clock=clock,
+  )
+
+
+def load(
+  name: str, *, dtype: str, clock: Callable[[], float] = time.perf_counter
+) -> tuple[api.Pretrained, float]:
+  """A checkpoint with its weights in memory, and the seconds that took."""
+  start = clock()
+  loaded = api.load(name, dtype=dtype)
+  for leaf in loaded.params:
+    leaf.block_until_ready()
+  return loaded, clock() - start

@@ -1,0 +1,364 @@
+"""The safetensors format: named arrays in a file, read and written.
+
+The format (safetensors, "Format"): the header's length as 8 bytes, the header
+in JSON, the bytes of all tensors. Tensors are read with plain reads, not
+through a memory map: mapped pages stay resident beside the copy made of them,
+and a load would hold the model twice.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from specjax import text
+
+FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+# The names safetensors gives to the types a checkpoint may hold and we read.
+DTYPES = {
+  "F32": np.dtype(np.float32),
+  "F16": np.dtype(np.float16),
+  "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+# Bytes of an entry of the other types, whose tensors may be there unread.
+_SIZES = {
+  **{code: dtype.itemsize for code, dtype in DTYPES.items()},
+  **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
+  **dict.fromkeys(("U16", "I16"), 2),
+  **dict.fromkeys(("U32", "I32"), 4),
+  **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
+}
+# A shard lies beside its index. What else an index says is not followed: it
+# comes with a downloaded model.
+_SHARD = re.compile(r"[^/\\\0]+\.safetensors")
+_LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
+_PIECE = 1 << 24  # bytes read at once where a cast needs a second buffer
+_ALIGNED = 64  # bytes; jax's CPU arrays lie so, and take such buffers over
+_SHOWN = 60  # characters of a name or a value that an error shows
+
+
+class CheckpointError(ValueError):
+  """A checkpoint does not hold exactly the model's parameters."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+  """One tensor, still on disk.
+
+  Attributes:
+    name: its name.
+    path: the file it lies in.
+    shape: its shape.
+    code: safetensors' name of its type.
+    start: where its bytes begin in the file.
+    nbytes: how many they are.
+    file: the open file.
+  """
+
+  name: str
+  path: pathlib.Path
+  shape: tuple[int, ...]
+  code: str
+  start: int
+  nbytes: int
+  file: BinaryIO = dataclasses.field(repr=False)
+
+  def read(self, dtype: Any = None, out: np.ndarray | None = None):
+    """Reads the tensor.
+
+    Args:
+      dtype: what its numbers become; its own type unless given.
+      out: a contiguous array of as many numbers, filled in place; made in the
+        tensor's shape unless given.
+
+    Raises:
+      CheckpointError: the type is none of DTYPES, or the file has shrunk.
+    """
+    if self.code not in DTYPES:
+      raise CheckpointError(
+        f"{self.path}: tensor {self.name} is of the type {self.code}; only "
+        f"{', '.join(DTYPES)} are read"
+      )
+    own = DTYPES[self.code]
+    dtype = np.dtype(own if dtype is None else dtype)
+    out = empty(self.shape, dtype) if out is None else out
+    flat = out.reshape(-1)
+    if out.dtype == own:
+      self._fill(flat.view(np.uint8), 0)
+      return out
+    piece = np.empty(min(flat.size, _PIECE // own.itemsize), own)
+    for at in range(0, flat.size, max(piece.size, 1)):
+      part = piece[: flat.size - at]
+      self._fill(part.view(np.uint8), at * own.itemsize)
+      flat[at : at + part.size] = part
+    return out
+
+  def same_bytes(self, other: "Entry") -> bool:
+    """Whether another tensor is of this type and holds the same numbers."""
+    if (self.code, self.nbytes) != (other.code, other.nbytes):
+      return False
+    mine, theirs = np.empty((2, min(self.nbytes, _PIECE)), np.uint8)
+    for at in range(0, self.nbytes, max(mine.size, 1)):
+      size = min(mine.size, self.nbytes - at)
+      self._fill(mine[:size], at)
+      other._fill(theirs[:size], at)
+      if not np.array_equal(mine[:size], theirs[:size]):
+        return False
+    return True
+
+  def _fill(self, buffer: np.ndarray, at: int) -> None:
+    """Reads bytes of the tensor, from `at` on, until the buffer is full."""
+    self.file.seek(self.start + at)
+    view = memoryview(buffer)
+    while view:
+      count = self.file.readinto(view)
+      if not count:
+        raise CheckpointError(
+          f"{self.path}: the file ends within tensor {self.name}; fetch it "
+          "again"
+        )
+      view = view[count:]
+
+
+def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
+  """An array that jax's CPU backend takes over without a copy.
+
+  Use `jax.device_put`, which shares an aligned buffer; `jnp.asarray` copies.
+  """
+  dtype = np.dtype(dtype)
+  size = math.prod(shape) * dtype.itemsize
+  raw = np.empty(size + _ALIGNED, np.uint8)
+  skip = -raw.ctypes.data % _ALIGNED
+  return raw[skip : skip + size].view(dtype).reshape(shape)
+
+
+def open_folder(
+  folder: pathlib.Path, stack: contextlib.ExitStack
+) -> dict[str, Entry]:
+  """Opens the tensors of a model folder, none of them read yet.
+
+  Args:
+    folder: with model.safetensors, or with the shards that its
+      model.safetensors.index.json names.
+    stack: closes the files.
+
+  Raises:
+    FileNotFoundError: there are no safetensors, or a shard is absent.
+    CheckpointError: a file is damaged, or two shards have the same tensor.
+    ValueError: the index is not JSON.
+  """
+  entries: dict[str, Entry] = {}
+  for name in _files(folder):
+    path = folder / name
+    try:
+      file = stack.enter_context(path.open("rb", buffering=0))
+      found = _read_header(path, file)
+    except FileNotFoundError:
+      raise FileNotFoundError(
+        f"{path}: no such file, but {INDEX} names it"
+      ) from None
+    except CheckpointError:
+      raise
+    except (OSError, ValueError) as error:  # a folder, or no name of a file
+      raise CheckpointError(f"{path}: cannot be read ({error})") from None
+    for twice in found.keys() & entries.keys():
+      raise CheckpointError(
+        f"{path}: tensor {shown(twice)} is in {entries[twice].path.name} too"
+      )
+    entries |= found
+  return entries
+
+
+def _files(folder: pathlib.Path) -> list[str]:
+  """The names of a folder's safetensors files."""
+  if (folder / FILE).is_file():
+    return [FILE]
+  if (folder / INDEX).is_file():
+    index = text.read_json(folder / INDEX).get("weight_map")
+    if not isinstance(index, dict) or not index:
+      raise CheckpointError(f"{folder / INDEX}: weight_map is missing or empty")
+    for name in index.values():
+      if not isinstance(name, str) or not _SHARD.fullmatch(name):
+        raise CheckpointError(
+          f"{folder / INDEX}: {shown(name)} is not the name of a .safetensors "
+          "file beside it"
+        )
+    return sorted(set(index.values()))
+  hint = ""
+  if any(folder.glob("pytorch_model*.bin")):
+    hint = "; its pytorch_model.bin must be converted to safetensors first"
+  raise FileNotFoundError(f"{folder}: neither {FILE} nor {INDEX} in it{hint}")
+
+
+def _read_header(path: pathlib.Path, file: BinaryIO) -> dict[str, Entry]:
+  """The tensors of an open file, all of them held to its size."""
+
+  def damaged(what: str) -> CheckpointError:
+    return CheckpointError(
+      f"{path}: the file is truncated or damaged ({what}); fetch it again"
+    )
+
+  size = os.fstat(file.fileno()).st_size
+  length = int.from_bytes(_exactly(file, 8), "little")
+  if size < 8 or length > min(size - 8, _LONGEST_HEADER):
+    raise damaged(
+      f"it has {size} bytes, too few for the header's length"
+      if size < 8
+      else f"a header of {length} bytes in a file of {size}"
+    )
+  try:
+    header = json.loads(
+      _exactly(file, length).decode(), object_pairs_hook=_once
+    )
+  except RecursionError:
+    raise damaged("the header is nested too deep") from None
+  except ValueError as error:  # not UTF-8, not JSON, a key given twice
+    raise damaged(f"the header: {str(error).partition(';')[0]}") from None
+  if not isinstance(header, dict):
+    raise damaged("the header is no JSON object")
+  header.pop("__metadata__", None)
+  start, entries = 8 + length, {}
+  for name, entry in header.items():
+    try:
+      shape, code, begin, end = _checked(entry)
+    except ValueError as error:
+      raise damaged(f"tensor {shown(name)}: {error}") from None
+    entries[name] = Entry(
+      name=name,
+      path=path,
+      shape=shape,
+      code=code,
+      start=start + begin,
+      nbytes=end - begin,
+      file=file,
+    )
+  at = start
+  for entry in sorted(entries.values(), key=lambda e: (e.start, e.nbytes)):
+    if entry.start != at:
+      raise damaged(
+        f"tensor {shown(entry.name)} begins at byte {entry.start}, where the "
+        f"one before it ends at {at}"
+      )
+    at += entry.nbytes
+  if at != size:
+    raise damaged(f"its tensors end at byte {at} of {size}")
+  return entries
+
+
+def _exactly(file: BinaryIO, count: int) -> bytes:
+  """The next bytes; an unbuffered read may give fewer than are there."""
+  data = b""
+  while len(data) < count and (more := file.read(count - len(data))):
+    data += more
+  return data
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  fields = dict(pairs)
+  if len(fields) != len(pairs):
+    names = [name for name, _ in pairs]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise ValueError(f"the key {shown(twice)} is given twice")
+  return fields
+
+
+def _checked(entry: Any) -> tuple[tuple[int, ...], str, int, int]:
+  """(shape, type, begin, end) of a header's entry; ValueErrors name the key."""
+  if not isinstance(entry, dict):
+    raise ValueError(f"it is {shown(entry)}, no object")
+  code, shape = entry.get("dtype"), entry.get("shape")
+  offsets = entry.get("data_offsets")
+  if not isinstance(code, str):
+    raise ValueError(f"dtype is {shown(code)}")
+  if not isinstance(shape, list) or not all(map(_is_size, shape)):
+    raise ValueError(f"shape is {shown(shape)}")
+  if not isinstance(offsets, list) or not all(map(_is_size, offsets)):
+    raise ValueError(f"data_offsets is {shown(offsets)}")
+  if len(offsets) != 2 or offsets[0] > offsets[1]:
+    raise ValueError(f"data_offsets is {shown(offsets)}")
+  wanted = math.prod(shape) * _SIZES.get(code, 0)
+  if code in _SIZES and offsets[1] - offsets[0] != wanted:
+    raise ValueError(
+      f"data_offsets is {shown(offsets)}, but {code} of the shape "
+      f"{shown(shape)} takes another number of bytes"
+    )
+  return tuple(shape), code, offsets[0], offsets[1]
+
+
+def _is_size(value: Any) -> bool:
+  return type(value) is int and 0 <= value < 2**63
+
+
+def shown(value: Any) -> str:
+  """A value as errors spell it: a file may hold one of any length."""
+  spelled = repr(value)
+  return spelled if len(spelled) <= _SHOWN else f"{spelled[: _SHOWN - 1]}…"
+
+
+def write(
+  path: pathlib.Path,
+  shapes: Mapping[str, Sequence[int]],
+  tensors: Iterator[tuple[str, np.ndarray]],
+  dtype: np.dtype,
+) -> None:
+  """Writes a file, tensor by tensor.
+
+  Args:
+    path: the file.
+    shapes: tensor name to shape, in the order of `tensors`.
+    tensors: names and values; as many as `shapes` has are taken.
+    dtype: of the file: float32, float16 or bfloat16.
+
+  Raises:
+    ValueError: a tensor is not the next one that `shapes` announced, or holds
+      a number that float16 has no room for.
+  """
+  code = {known: code for code, known in DTYPES.items()}[dtype]
+  header, end = {"__metadata__": {"format": "pt"}}, 0
+  for name, shape in shapes.items():
+    start, end = end, end + math.prod(shape) * dtype.itemsize
+    header[name] = {
+      "dtype": code,
+      "shape": list(shape),
+      "data_offsets": [start, end],
+    }
+  encoded = json.dumps(header).encode()
+  encoded += b" " * (-len(encoded) % 8)
+  with path.open("wb") as file:
+    file.write(len(encoded).to_bytes(8, "little") + encoded)
+    for announced, shape in shapes.items():
+      name, value = next(tensors, (None, np.empty(0)))
+      if name is None:
+        raise ValueError(f"tensor {announced} was announced and never came")
+      if (name, value.shape) != (announced, tuple(shape)):
+        raise ValueError(f"tensor {name} {value.shape} was not announced")
+      for part in _cast(name, value, dtype):
+        file.write(part)
+
+
+def _cast(
+  name: str, value: np.ndarray, dtype: np.dtype
+) -> Iterable[memoryview]:
+  """A tensor's bytes in another type, in pieces."""
+  flat = np.ascontiguousarray(value).reshape(-1)
+  step = max(_PIECE // max(flat.itemsize, dtype.itemsize), 1)
+  for at in range(0, flat.size, step):
+    part = flat[at : at + step]
+    try:
+      with np.errstate(over="raise"):
+        # Seen as bytes: numpy has no buffer of bfloat16.
+        yield part.astype(dtype, copy=False).view(np.uint8).data
+    except FloatingPointError:
+      raise ValueError(
+        f"tensor {name} holds {np.abs(part).max():.4g}, which {dtype.name} has "
+        "no room for; give --dtype=bfloat16 or float32"
+      ) from None

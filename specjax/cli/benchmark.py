@@ -1,0 +1,140 @@
+"""Measures plain and speculative decoding, and peers beside them.
+
+  specjax-benchmark --model=FOLDER --prompts=in.jsonl --chat --json=out.json
+  specjax-benchmark --model=FOLDER --prompts=in.jsonl --lookahead=4,8 \\
+    --peer=transformers --peer=llama_cpp
+  specjax-benchmark --model=FOLDER --sweep=live --plot=live.png
+
+Everything runs in one process, in rounds: each goes through all runs, in an
+order that rotates, and each run answers all prompts. What a figure means is in
+the JSON file, under "definitions". A benchmark that is killed leaves what it
+has, with "complete": false. Exit code: 0 done, 1 failed, 2 wrong command line,
+130 interrupted.
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from specjax.cli import benchmark_settings, command, table
+
+PROGRAM = "specjax-benchmark"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; gives its exit code. See the module's docstring."""
+  return command.run(PROGRAM, _main, argv)
+
+
+def cli() -> None:
+  """The console script."""
+  sys.exit(main())
+
+
+def _main(argv: Sequence[str]) -> int:
+  s = benchmark_settings.parse(argv)
+  if s is None:
+    lines = table.flag_help(benchmark_settings.FIELDS.values())
+    print("\n".join([__doc__.rstrip(), "", "Flags:", "", *lines]))
+    return 0
+  for name in ("json", "plot"):
+    _check_file(name, getattr(s, name))
+  # jax takes a second to import: wrong command lines fail before it.
+  from specjax import compilation_cache
+  from specjax.benchmark import plots, record, report, sweep
+
+  if s.plot is not None:
+    plots.check(s.plot)
+  rows = None if s.prompts is None else _rows(s)
+  if s.compilation_cache == "off":
+    compilation_cache.disable()
+  else:
+    compilation_cache.enable(s.compilation_cache)
+
+  def write(result: dict[str, Any]) -> None:
+    if s.json is not None:
+      record.write(s.json, result)
+
+  result = _measure(s, rows, write)
+  write(result)
+  swept = s.sweep != "none"
+  print(sweep.table(result) if swept else report.table(result))
+  if s.plot is not None:
+    (sweep.plot if swept else plots.runs)(result, s.plot)
+  return 0
+
+
+def _measure(s: benchmark_settings.Settings, rows, write) -> dict[str, Any]:
+  from specjax import compilation_cache
+  from specjax.benchmark import (
+    measure,
+    plan,
+    sweep_batch,
+    sweep_startup,
+    sweep_steps,
+  )
+
+  asked = plan.Plan(
+    model=s.model,
+    draft_model=s.draft_model,
+    prompts=s.prompts,
+    chat=s.chat,
+    runs=s.runs,
+    lookahead=s.lookahead,
+    ngram_min=s.ngram_min,
+    ngram_max=s.ngram_max,
+    verifier=s.verifier,
+    seed=s.seed,
+    dtype=s.dtype,
+    temperature=s.temperature,
+    max_new_tokens=s.max_new_tokens,
+    slots=s.slots,
+    capacity=s.capacity,
+    rounds=s.rounds,
+    peer=s.peer,
+    gguf=s.gguf,
+  )
+  how = {"write": write, "say": _say}
+  match s.sweep:
+    case "batch":
+      return sweep_batch.measure(asked, rows, **how)
+    case "live":
+      return sweep_steps.live(asked, **how)
+    case "capacity":
+      return sweep_steps.capacity(asked, **how)
+    case "startup":
+      return sweep_startup.measure(asked, **how)
+  cache = compilation_cache.default_folder().parent / "gguf"
+  return measure.measure(asked, rows, cache=cache, **how)
+
+
+def _rows(s: benchmark_settings.Settings) -> list[Any]:
+  from specjax.jobs import prompts
+
+  try:
+    rows = list(prompts.read(s.prompts))
+  except OSError as error:
+    why = (error.strerror or str(error)).lower()
+    raise ValueError(f"--prompts={s.prompts}: {why}; name a file") from None
+  if not rows:
+    raise ValueError(f"--prompts={s.prompts} is empty; write a row a line")
+  return rows
+
+
+def _check_file(name: str, path: str | None) -> None:
+  """Refuses a file that could not be written in the end."""
+  if path is None:
+    return
+  where = pathlib.Path(path)
+  if where.is_dir() or not where.parent.is_dir():
+    what = "a folder" if where.is_dir() else "in no folder that is there"
+    raise command.UsageError(f"--{name}={path} is {what}; name a file in one")
+
+
+def _say(text: str) -> None:
+  print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+  cli()

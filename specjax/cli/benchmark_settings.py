@@ -1,0 +1,256 @@
+"""The settings of specjax-benchmark, and which of them go together."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from absl import flags
+
+from specjax.cli import command, settings, table
+
+# By name only: their modules import jax, and wrong command lines fail before.
+KINDS = ("plain", "ngram", "draft_model")
+PEERS = ("transformers", "llama_cpp")
+SWEEPS = ("none", "batch", "live", "capacity", "startup")
+
+
+def _as_generate(name: str):
+  """A setting of the same name, kind and meaning as specjax-generate's."""
+  field = settings.FIELDS[name]
+  return table.setting(
+    field.default,
+    field.metadata["kind"],
+    field.metadata["help"],
+    field.metadata["choices"],
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+  """Every setting by the name of its flag; `help` says what each one is."""
+
+  model: str | None = table.setting(
+    None, "string", "the model: a folder, a hub id (org/name) or a gs:// path"
+  )
+  draft_model: str | None = table.setting(
+    None, "string", "the small model of the run draft_model, named like --model"
+  )
+  prompts: str | None = table.setting(
+    None, "string", "a file of prompts, as specjax-generate takes it"
+  )
+  chat: bool = table.setting(
+    False, "switch", "put prompts through the model's chat template"
+  )
+  runs: tuple[str, ...] = table.setting(
+    "plain,ngram",
+    "string",
+    "what to measure, of plain, ngram and draft_model, with commas between;"
+    " plain always is",
+  )
+  lookahead: tuple[int, ...] = table.setting(
+    "4",
+    "string",
+    "tokens drafted a step, at most; several with commas between are a run"
+    " each",
+  )
+  ngram_min: int = _as_generate("ngram_min")
+  ngram_max: int = _as_generate("ngram_max")
+  verifier: str = _as_generate("verifier")
+  dtype: str = _as_generate("dtype")
+  temperature: float = _as_generate("temperature")
+  seed: int | None = _as_generate("seed")
+  max_new_tokens: int = table.setting(
+    64, "integer", "the longest answer, in tokens"
+  )
+  slots: int = _as_generate("slots")
+  capacity: int | None = table.setting(
+    None,
+    "integer",
+    "tokens a slot can hold; the model's context, at most 2048, if not given,"
+    " and 4096 for the sweeps live and capacity",
+  )
+  rounds: int = table.setting(
+    5, "integer", "how often everything is measured; medians are reported"
+  )
+  peer: tuple[str, ...] = table.setting(
+    (),
+    "texts",
+    "transformers or llama_cpp: measured beside ours on the same weights,"
+    " prompts and lengths; may be given several times",
+  )
+  gguf: str | None = table.setting(
+    None,
+    "string",
+    "the model for llama_cpp; written from --model into the user's cache"
+    " folder if not given",
+  )
+  sweep: str = table.setting(
+    "none",
+    "choice",
+    "instead of runs: tokens a second against the slots, a step against live"
+    " tokens or the capacity, or seconds to the first token",
+    SWEEPS,
+  )
+  json: str | None = table.setting(
+    None, "string", "the file for all results, written as they come"
+  )
+  plot: str | None = table.setting(
+    None, "string", "the file for a picture of the results: .png, .pdf or .svg"
+  )
+  compilation_cache: str | None = _as_generate("compilation_cache")
+
+
+FIELDS = table.fields_of(Settings)
+# What each sweep heeds, beside the settings that hold for all.
+_ALWAYS = {"model", "dtype", "rounds", "sweep", "json", "plot", "capacity"}
+_SWEPT = {
+  "batch": {
+    "prompts", "chat", "lookahead", "ngram_min", "ngram_max", "temperature",
+    "seed", "max_new_tokens", "compilation_cache",
+  },
+  "live": {"compilation_cache"},
+  "capacity": {"compilation_cache"},
+  "startup": set(),
+}  # fmt: skip
+_LEAST = {
+  "ngram_min": 1,
+  "temperature": 0,
+  "max_new_tokens": 2,
+  "slots": 1,
+  "capacity": 2,
+  "rounds": 1,
+}
+
+
+def parse(argv: Sequence[str]) -> Settings | None:
+  """Reads a command line.
+
+  Args:
+    argv: the command line, program name first.
+
+  Returns:
+    What it sets, with lists taken apart; None where it asks for help.
+
+  Raises:
+    UsageError: names the flag, its value and the fix.
+  """
+  if table.asks_for_help(argv):
+    return None
+  values = flags.FlagValues()
+  table.define(FIELDS, values)
+  given = table.read(values, argv, instead="prompts go in --prompts")
+  s = Settings(**given)
+  kinds = _list(s.runs)
+  for kind in kinds:
+    if kind not in KINDS:
+      raise command.UsageError(
+        f"--runs={s.runs}: {kind!r} is no run{table.hint(kind, KINDS)}; give"
+        f" some of {', '.join(KINDS)}"
+      )
+  lookahead = _list(s.lookahead)
+  if not all(part.isascii() and part.isdigit() for part in lookahead) or (
+    min(map(int, lookahead), default=0) < 1
+  ):
+    raise command.UsageError(
+      f"--lookahead={s.lookahead}: give whole numbers above 0, with commas"
+      " between"
+    )
+  for name, parts in (("runs", kinds), ("lookahead", lookahead)):
+    if len(set(parts)) < len(parts):
+      raise command.UsageError(
+        f"--{name}={getattr(s, name)}: one is there twice; keep one"
+      )
+  s = dataclasses.replace(
+    s,
+    runs=tuple(dict.fromkeys(("plain", *kinds))),
+    lookahead=tuple(map(int, lookahead)),
+    peer=tuple(s.peer),
+  )
+  _check(s, given)
+  return s
+
+
+def _list(text: str) -> list[str]:
+  return [part.strip() for part in text.split(",")]
+
+
+def _check(s: Settings, given: dict) -> None:
+  """Refuses what cannot be or does nothing."""
+
+  def named(name: str) -> str:
+    value = given.get(name, getattr(s, name))
+    return f"--{name}" + ("" if value is True else f"={value}")
+
+  if not s.model:
+    raise command.UsageError(
+      "--model is missing; name a folder, a hub id (org/name) or a gs:// path"
+    )
+  for name, least in {**_LEAST, "ngram_max": s.ngram_min}.items():
+    value = getattr(s, name)
+    if value is not None and not least <= value < math.inf:
+      raise command.UsageError(
+        f"{named(name)} is out of range; give at least {least}"
+      )
+  for name in s.peer:
+    if name not in PEERS:
+      raise command.UsageError(
+        f"--peer={name} is unknown{table.hint(name, PEERS)}; give"
+        f" {' or '.join(PEERS)}"
+      )
+  if len(set(s.peer)) < len(s.peer):
+    raise command.UsageError(f"--peer={s.peer[0]} is given twice; keep one")
+  for name in ("json", "plot", "compilation_cache", "gguf", "draft_model"):
+    if getattr(s, name) == "":
+      raise command.UsageError(f"--{name}= is empty; give a name")
+  for name, reason in _idle(s).items():
+    if name in given:
+      raise command.UsageError(
+        f"{named(name)} does nothing {reason}; leave it out"
+      )
+  if s.sweep in ("none", "batch") and not s.prompts:
+    raise command.UsageError("--prompts is missing; name a file of prompts")
+  if s.sweep == "batch" and len(s.lookahead) > 1:
+    raise command.UsageError(
+      f"{named('lookahead')}: --sweep=batch takes one; keep one"
+    )
+  if "draft_model" in s.runs and not s.draft_model and s.sweep == "none":
+    raise command.UsageError(
+      f"--runs={given['runs']} needs --draft_model; name a small model with"
+      " the same tokenizer"
+    )
+  if s.peer and s.temperature:
+    raise command.UsageError(
+      f"--peer={s.peer[0]} is compared greedily; leave out"
+      f" {named('temperature')}, or the peer"
+    )
+  if s.peer and s.slots > 1:
+    raise command.UsageError(
+      f"--peer={s.peer[0]} answers one prompt at a time; leave out"
+      f" {named('slots')}, or the peer"
+    )
+
+
+def _idle(s: Settings) -> dict[str, str]:
+  """Flags that the others leave without effect, and beside what."""
+  if s.sweep != "none":
+    heeded = _ALWAYS | _SWEPT[s.sweep]
+    idle = {n: f"with --sweep={s.sweep}" for n in FIELDS if n not in heeded}
+  else:
+    idle = {}
+    asked = f"without a run that drafts (--runs={','.join(s.runs)})"
+    if len(s.runs) == 1:
+      idle |= {"verifier": asked}
+      # An assistant of transformers tries them too.
+      if not ("transformers" in s.peer and s.draft_model):
+        idle["lookahead"] = asked
+    if "ngram" not in s.runs:
+      idle |= dict.fromkeys(
+        ("ngram_min", "ngram_max"), "without ngram in --runs"
+      )
+    if "draft_model" not in s.runs and "transformers" not in s.peer:
+      idle["draft_model"] = "without draft_model in --runs"
+    if "llama_cpp" not in s.peer:
+      idle["gguf"] = "without --peer=llama_cpp"
+  if not s.temperature and "seed" not in idle:
+    idle["seed"] = "at temperature 0"
+  return idle

@@ -1,0 +1,69 @@
+"""Bytes of a step, against sums by hand."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import pytest
+
+from specjax.benchmark import traffic
+from specjax.models import config as config_lib
+from specjax.models import decoder
+from tests.benchmark.made import answer
+
+
+def model(tied, dtype="float32", windows=()):
+  config = dict(
+    architectures=["LlamaForCausalLM"],
+    vocab_size=50,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    tie_word_embeddings=tied,
+  )
+  made = dataclasses.replace(
+    config_lib.from_hugging_face(config), windows=windows
+  )
+  return decoder.build(made, dtype=jnp.dtype(dtype))
+
+
+# Query and output 16 x 16, key and value 8 x 16, three of 24 x 16, two norms.
+LAYER = 2 * 16 * 16 + 2 * 8 * 16 + 3 * 24 * 16 + 2 * 16
+
+
+@pytest.mark.parametrize("dtype, size", [("float32", 4), ("bfloat16", 2)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_are_read_once_and_an_embedding_only_as_the_head(
+  tied, dtype, size
+):
+  # Tied or not, one table of 50 x 16 is multiplied by.
+  expected = size * (3 * LAYER + 16 + 50 * 16)
+  assert traffic.weight_bytes(model(tied, dtype)) == expected
+
+
+@pytest.mark.parametrize("live, blocks", [(1, 1), (128, 1), (129, 2)])
+def test_the_live_cache_is_read_in_whole_blocks(live, blocks):
+  # Keys and values of 3 layers, 2 heads of 4, float32.
+  position = 2 * 3 * 2 * 4 * 4
+  assert traffic.cache_bytes(model(True), live) == 128 * blocks * position
+
+
+def test_a_window_is_read_from_the_block_where_it_begins():
+  # Of 1000 tokens a query sees positions 800 … 999: blocks 6 and 7. Two layers
+  # see everything: 8 blocks each.
+  windowed = model(True, windows=(200, 0, 0))
+  layer = 2 * 2 * 4 * 4
+  assert traffic.cache_bytes(windowed, 1000) == 128 * layer * (2 + 8 + 8)
+
+
+def test_a_mean_step_reads_the_draft_where_it_drafts():
+  target = model(True)
+  answers = [answer([1, 2, 3], prompt=127)]  # 128 live, then 129.
+  own = traffic.weight_bytes(target)
+  cache = traffic.cache_bytes(target, 1)
+  mean = own + 1.5 * cache
+  assert traffic.step_bytes(target, answers) == mean
+  assert traffic.step_bytes(
+    target, answers, draft=target, lookahead=4, wide_share=0.5
+  ) == pytest.approx(3 * mean)

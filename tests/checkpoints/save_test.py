@@ -1,0 +1,126 @@
+"""Saving a loaded model, by Pretrained.save and by specjax-convert --model."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+import specjax
+from specjax.checkpoints import hf
+from specjax.cli import convert
+from tests import api_test
+from tests.text import tokenizers_made
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+  folder = api_test.checkpoint(
+    tmp_path_factory.mktemp("source") / "model",
+    tokenizers_made.byte_level(),
+    api_test.VOCAB,
+  )
+  (folder / "generation_config.json").write_text('{"eos_token_id": [0]}')
+  (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+  (folder / "README.md").write_text("not a part of the model")
+  return folder
+
+
+def equal(one, other):
+  for a, b in zip(one.params, other.params, strict=True):
+    assert a.dtype == b.dtype
+    assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+  assert one.model.config == other.model.config
+  assert one.tokenizer.fingerprint() == other.tokenizer.fingerprint()
+  assert one.tokenizer.eos_ids == other.tokenizer.eos_ids
+  assert one.tokenizer.chat_template == other.tokenizer.chat_template
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("limit", [5_000_000_000, 4000])
+def test_a_saved_model_loads_again_bit_equal(
+  tmp_path, source, scan_layers, dtype, limit
+):
+  how = dict(dtype=dtype, scan_layers=scan_layers)
+  model = specjax.load(source, **how)
+  model.save(tmp_path / "new", max_shard_bytes=limit)
+  sharded = (tmp_path / "new" / "model.safetensors.index.json").exists()
+  assert sharded == (limit == 4000)
+  equal(model, specjax.load(tmp_path / "new", **how))
+  assert not (tmp_path / "new" / "README.md").exists()
+  assert hf.read_config(tmp_path / "new")["torch_dtype"] == dtype
+
+
+def test_a_model_may_be_saved_in_another_dtype(tmp_path, source):
+  model = specjax.load(source)
+  model.save(tmp_path / "new", dtype="bfloat16")
+  read = safetensors.load_file(tmp_path / "new" / "model.safetensors")
+  assert {v.dtype for v in read.values()} == {np.dtype(ml_dtypes.bfloat16)}
+  equal(
+    specjax.load(source, dtype="bfloat16"),
+    specjax.load(tmp_path / "new", dtype="bfloat16"),
+  )
+  with pytest.raises(ValueError, match="dtype is 'int8'; give one of"):
+    model.save(tmp_path / "other", dtype="int8")
+  assert not (tmp_path / "other").exists()
+
+
+def test_nothing_is_overwritten_unless_asked_and_nothing_loaded_for_it(
+  tmp_path, source
+):
+  (tmp_path / "mine").write_text("mine")
+  model = specjax.load(source)
+  with pytest.raises(FileExistsError, match="not empty"):
+    model.save(tmp_path)
+  assert "params" not in vars(model)
+  assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+  model.save(tmp_path, overwrite=True)
+  assert (tmp_path / "mine").read_text() == "mine"
+  equal(model, specjax.load(tmp_path))
+
+
+def test_a_model_may_be_saved_over_itself(tmp_path, source):
+  specjax.load(source).save(tmp_path / "new")
+  model = specjax.load(tmp_path / "new")
+  model.save(tmp_path / "new", overwrite=True)
+  equal(specjax.load(source), specjax.load(tmp_path / "new"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_command_copies_a_folder_in_another_dtype(
+  tmp_path, capsys, source, dtype
+):
+  out = tmp_path / "new"
+  flags = [f"--model={source}", f"--output={out}", f"--dtype={dtype}"]
+  assert convert.main(["specjax-convert", *flags]) == 0
+  assert capsys.readouterr().out == f"wrote {out} ({dtype})\n"
+  old = safetensors.load_file(source / "model.safetensors")
+  new = safetensors.load_file(out / "model.safetensors")
+  assert old.keys() == new.keys()
+  for name, value in old.items():
+    expected = value.astype(np.dtype(dtype))
+    assert new[name].dtype == expected.dtype
+    assert new[name].tobytes() == expected.tobytes()
+  same = dict(dtype="bfloat16" if dtype == "bfloat16" else "float32")
+  if dtype != "float16":
+    equal(specjax.load(source, **same), specjax.load(out, **same))
+  # Also over a folder that is there, itself included.
+  assert convert.main(["specjax-convert", *flags]) == 1
+  assert "--overwrite" in capsys.readouterr().err
+  flags = [f"--model={out}", f"--output={out}", f"--dtype={dtype}"]
+  assert convert.main(["specjax-convert", *flags, "--overwrite"]) == 0
+  again = safetensors.load_file(out / "model.safetensors")
+  assert all(v.tobytes() == new[n].tobytes() for n, v in again.items())
+
+
+def test_the_command_copies_nothing_that_is_no_model(tmp_path, capsys, source):
+  bad = tmp_path / "bad"
+  specjax.load(source).save(bad)
+  read = safetensors.load_file(bad / "model.safetensors")
+  del read["model.norm.weight"]
+  safetensors.save_file(read, bad / "model.safetensors")
+  flags = [f"--model={bad}", f"--output={tmp_path / 'out'}"]
+  assert convert.main(["specjax-convert", *flags]) == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert "1 missing: model.norm.weight" in line
+  assert not (tmp_path / "out").exists()

@@ -1,0 +1,52 @@
+"""Products of any number of rows, in the ways that each backend likes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax.models import product as product_lib
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 40])
+def test_equals_the_product_in_float64(rows, dtype):
+  rng = np.random.default_rng(rows)
+  x = jnp.asarray(rng.normal(size=(rows, 33)), dtype)
+  weight = jnp.asarray(rng.normal(size=(50, 33)), dtype)
+  expected = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
+  out = jax.jit(product_lib.product)(x, weight)
+  assert out.dtype == jnp.float32
+  np.testing.assert_allclose(out, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("batch", [(1, 1), (1, 5), (3, 2), (2, 9)])
+def test_keeps_batch_and_output_axes(batch):
+  rng = np.random.default_rng(0)
+  x = jnp.asarray(rng.normal(size=(*batch, 8)), jnp.float32)
+  weight = jnp.asarray(rng.normal(size=(3, 4, 8)), jnp.float32)
+  out = jax.jit(product_lib.product)(x, weight)
+  assert out.shape == (*batch, 3, 4)
+  expected = np.einsum("btd,nhd->btnh", x, weight)
+  np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [2, 5, 9])
+def test_a_few_float32_rows_leave_the_weights_unpacked_on_cpu(rows):
+  """The weights are the left operand, and nothing of their size is made."""
+  x = jax.ShapeDtypeStruct((rows, 64), jnp.float32)
+  weight = jax.ShapeDtypeStruct((512, 64), jnp.float32)
+  lowered = jax.jit(product_lib.product).lower(x, weight)
+  compiled = lowered.compile()
+  if jax.default_backend() == "cpu":
+    assert "tensor<512x64xf32>, tensor<64x" in lowered.as_text()
+    assert compiled.memory_analysis().temp_size_in_bytes < 512 * 64 * 4
+
+
+def test_other_backends_get_one_plain_product():
+  x = jax.ShapeDtypeStruct((5, 64), jnp.float32)
+  weight = jax.ShapeDtypeStruct((512, 64), jnp.float32)
+  traced = jax.jit(product_lib.product).trace(x, weight)
+  text = traced.lower(lowering_platforms=("tpu",)).as_text()
+  assert text.count("dot_general") == 1
+  assert "tensor<5x64xf32>, tensor<512x64xf32>" in text
