@@ -57,6 +57,8 @@ LOWER = {
   "jobs": ("engine",),
   # Beyond DESIGN.md: text, for reading the JSON files of a model's folder.
   "checkpoints": ("models", "proposers", "text", "user_cache"),
+  # Beyond DESIGN.md: a checkpoint opened, below all that runs it.
+  "pretrained": ("checkpoints",),
   "training": ("models", "proposers", "checkpoints", "engine"),
 }
 EVERYTHING = tuple(LOWER)
