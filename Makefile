@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 MODEL := .cache/smollm2
+BENCHMARK = $(BIN)/specjax-benchmark --model=$(MODEL) --chat \
+  --prompts=demo/repeating.jsonl --capacity=512
 
 .PHONY: install demo speed model test test-long lint format clean
 
@@ -13,9 +15,9 @@ demo: $(VENV)/.installed
 	$(BIN)/python demo/run.py
 
 # What speculation gains on prompts that repeat their input, in both dtypes.
-speed: $(VENV)/.installed
-	$(BIN)/python demo/speed.py --dtype=bfloat16
-	$(BIN)/python demo/speed.py --dtype=float32
+speed: model
+	$(BENCHMARK) --dtype=bfloat16 --lookahead=5
+	$(BENCHMARK) --dtype=float32 --lookahead=6
 
 # SmolLM2-135M as a Hugging Face folder, for the demo and for the tests.
 model: $(VENV)/.installed

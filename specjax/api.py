@@ -120,6 +120,7 @@ class Engine:
     target: the model whose distribution is kept.
     memory: what all of it takes, as it was counted before it was loaded.
     memory_limit: what there was for it then.
+    loop: what runs the requests; see `engine.loop.Engine`.
   """
 
   def __init__(
@@ -213,7 +214,7 @@ class Engine:
       lookahead=(made.lookahead or None) if isinstance(proposer, str) else None,
     )
     self.target = target
-    self._loop = loop.Engine(
+    self.loop = loop.Engine(
       target.model,
       target.params,
       made,
@@ -230,26 +231,26 @@ class Engine:
   def __repr__(self):
     return (
       f"Engine({self.target!r}, lookahead={self.lookahead}, "
-      f"slots={self._loop.slots}, capacity={self.capacity})"
+      f"slots={self.loop.slots}, capacity={self.capacity})"
     )
 
   @property
   def capacity(self) -> int:
     """Most tokens of prompt and output together."""
-    return self._loop.capacity
+    return self.loop.capacity
 
   @property
   def lookahead(self) -> int:
     """C, drafts per step at most."""
-    return self._loop.lookahead
+    return self.loop.lookahead
 
   def warmup(self) -> None:
     """Compiles everything now, so that the first request is fast."""
-    self._loop.warmup()
+    self.loop.warmup()
 
   def run(self, requests: Iterable[Request]) -> Iterator[Chunk | Completion]:
     """Runs requests; yields pieces and completions as they happen."""
-    return self._loop.run(requests)
+    return self.loop.run(requests)
 
   def encode(self, prompt) -> tuple[int, ...]:
     """Token ids of a text, of chat messages, or of ids as they are."""

@@ -104,7 +104,7 @@ def test_rule_21_a_write_past_the_end_would_clobber_earlier_slots():
 
 @pytest.mark.parametrize("kind", ("sampled", "ngram", "none"))
 def test_rule_21_an_engines_caches_have_headroom_for_every_pass(kind):
-  state = engines.make(kind, table_model.make_table(VOCAB, seed=0))._state
+  state = engines.make(kind, table_model.make_table(VOCAB, seed=0)).state
   room = CAPACITY + max(LOOKAHEAD + 1 if kind != "none" else 1, *WIDTHS)
   assert state.cache.capacity >= room
   assert state.history.shape[1] >= room

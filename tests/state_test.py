@@ -278,15 +278,15 @@ def test_features_are_of_the_state_that_predicted_each_token(whole):
   seen = dict.fromkeys(prompts, 0)
   slots, said = {}, {name: [] for name in prompts}
   for event in engine.run(rows):
-    record = jax.device_get(engine._state.draft)
+    record = jax.device_get(engine.state.draft)
     for slot, running in enumerate(engine._running):
       if running is None:
         continue
       name = running.request.id
       slots[name] = slot
       # What the device committed may be ahead of what was yielded.
-      history = np.asarray(engine._state.history[slot])
-      length = int(engine._state.cache.length[slot]) + 1
+      history = np.asarray(engine.state.history[slot])
+      length = int(engine.state.cache.length[slot]) + 1
       tokens = history[: max(length, len(prompts[name]))].tolist()
       assert tokens[: len(prompts[name])] == prompts[name]
       seen[name] = max(seen[name], check_record(record, slot, tokens))

@@ -102,7 +102,6 @@ def measure(
         "prompts": [
           {"id": r.id, "prompt_tokens": len(r.prompt)} for r in built
         ],
-        "prompts_file": plan.prompts,
       },
       target=target.model,
       costs=_costs(ours, meters),
@@ -216,12 +215,12 @@ def _fastest(
     dataclasses.replace(r, max_new_tokens=min(r.max_new_tokens, _TRIAL_TOKENS))
     for r in built
   ]
-  speeds = []
-  for way in group:
-    sample = Sample(
-      answers=tuple(answer for r in short for answer in way.answer([r]))
-    )
-    speeds.append(answers.rate(sample.decode) or 0.0)
+  taken: list[list[answers.Answer]] = [[] for _ in group]
+  for request in short:
+    for way, own in zip(group, taken, strict=True):
+      own += way.answer([request])
+  speeds = [answers.rate(Sample(answers=tuple(own)).decode) for own in taken]
+  speeds = [speed or 0.0 for speed in speeds]
   best = max(range(len(group)), key=speeds.__getitem__)
   tried = ", ".join(
     f"{way.settings or 'its own settings'}: {speed:.1f}"
@@ -234,7 +233,7 @@ def _fastest(
 def _entry(plan, run: runs.Run, draft) -> record.Entry:
   settings: Mapping[str, Any] = {}
   if run.kind == "ngram":
-    proposer = run.proposer
+    proposer = run.engine.loop.proposer
     settings = {"ngram_min": proposer.shortest, "ngram_max": proposer.longest}
   drafts = run.kind == "draft_model"
   return record.Entry(
@@ -262,10 +261,7 @@ def _peer_entry(peer) -> record.Entry:
 
 def _meter(ours: Sequence[runs.Run], built, live: int) -> costs.Meter:
   request = probe.typical(built, live)
-  made = {
-    run.name: probe.Probe(run.engine, run.proposer, request, live=live)
-    for run in ours
-  }
+  made = {run.name: probe.Probe(run.engine, request, live=live) for run in ours}
   return costs.Meter(made.pop(runs.PLAIN), made)
 
 

@@ -58,7 +58,13 @@ class Plan:
 
   def about(self) -> dict[str, Any]:
     """The settings and the machine, for a record."""
-    return {**dataclasses.asdict(self), **machine.about()}
+    return {
+      "model": self.model,
+      "dtype": self.dtype,
+      "rounds": self.rounds,
+      "settings": dataclasses.asdict(self),
+      "machine": machine.about(),
+    }
 
 
 def build(

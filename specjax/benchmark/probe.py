@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from specjax import api
 from specjax.cache import KVCache
 from specjax.engine.request import Chunk, Request
-from specjax.proposers.base import Proposer
 from specjax.step import StepParams, context
 
 
@@ -41,7 +40,6 @@ class Probe:
   def __init__(
     self,
     engine: api.Engine,
-    proposer: Proposer,
     request: Request,
     *,
     live: int,
@@ -50,7 +48,6 @@ class Probe:
 
     Args:
       engine: idle; it is idle again afterwards.
-      proposer: equal to the engine's.
       request: what every row runs; its sampling is the rows'.
       live: tokens in the cache of every row, from now on.
 
@@ -58,7 +55,7 @@ class Probe:
       ValueError: there is no room for `live` tokens and a step.
       RuntimeError: the request ends in an error.
     """
-    loop = engine._loop
+    loop = engine.loop
     room = engine.capacity - engine.lookahead - 1
     if not 1 <= live <= room:
       raise ValueError(
@@ -67,10 +64,10 @@ class Probe:
       )
     self.lookahead, self.rows = engine.lookahead, loop.slots
     self._live = live
-    self._params: StepParams = loop._params
-    self._programs = loop._programs
+    self._params: StepParams = loop.params
+    self._programs = loop.programs
     self._target = engine.target.model
-    self._proposer = proposer
+    self._proposer = loop.proposer
     size = min(len(request.prompt), live)
     budget = engine.capacity - size
     requests = [
@@ -92,7 +89,7 @@ class Probe:
       started += isinstance(event, Chunk)
       if started == self.rows:
         break
-    state = jax.tree.map(jnp.copy, loop._state)
+    state = jax.tree.map(jnp.copy, loop.state)
     events.close()
     self._budget = budget
     self._state = self._primed(state)

@@ -12,10 +12,6 @@ import numpy as np
 from specjax import api
 from specjax.benchmark.answers import Answer
 from specjax.engine.request import Chunk, Request
-from specjax.proposers.base import Proposer
-from specjax.proposers.draft_model import DraftModel
-from specjax.proposers.ngram import Ngram
-from specjax.proposers.none import NoProposer
 
 PLAIN = "plain"
 KINDS = (PLAIN, "ngram", "draft_model")
@@ -35,7 +31,6 @@ class Run:
     kind: of KINDS.
     lookahead: C, or None for plain decoding.
     engine: ready and warm.
-    proposer: equal to the engine's.
     startup_s: seconds to load the weights and to compile.
     clock: seconds.
   """
@@ -44,7 +39,6 @@ class Run:
   kind: str
   lookahead: int | None
   engine: Any
-  proposer: Proposer
   startup_s: float
   clock: Callable[[], float] = time.perf_counter
 
@@ -84,7 +78,7 @@ class Run:
     size = len(request.prompt)
     history[0, :size] = request.prompt
     length = np.full((1,), size - 1, np.int32)
-    return bool(_promising(self.proposer, history, length)[0])
+    return bool(_promising(self.engine.loop.proposer, history, length)[0])
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -119,32 +113,22 @@ def make(
   Raises:
     ValueError: names what does not fit.
   """
-  sizes = {"shortest": ngram_min, "longest": ngram_max}
-  sizes = {key: size for key, size in sizes.items() if size is not None}
+  if kind == PLAIN:
+    kept = {"proposer": "none"}
+  else:
+    kept = {"proposer": kind, "lookahead": lookahead}
+  if kind == "ngram":
+    kept |= {"ngram_min": ngram_min, "ngram_max": ngram_max}
+  if kind == "draft_model":
+    kept |= {"draft": draft}
   start = clock()
-  match kind:
-    case "ngram":
-      proposer = Ngram(lookahead=lookahead, **sizes)
-      engine = api.Engine(target, proposer=proposer, **options)
-    case "draft_model":
-      proposer = DraftModel(
-        model=draft.model,
-        lookahead=lookahead,
-        vocab_size=target.model.vocab_size,
-      )
-      engine = api.Engine(
-        target, proposer=kind, draft=draft, lookahead=lookahead, **options
-      )
-    case _:
-      proposer = NoProposer()
-      engine = api.Engine(target, proposer=proposer, **options)
+  engine = api.Engine(target, **kept, **options)
   engine.warmup()
   return Run(
     name=name_of(kind, lookahead),
     kind=kind,
     lookahead=lookahead,
     engine=engine,
-    proposer=proposer,
     startup_s=load_s + clock() - start,
     clock=clock,
   )

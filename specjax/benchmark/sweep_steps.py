@@ -96,7 +96,7 @@ def _probe(
   say(f"compiling capacity {size} …")
   run = runs.make(target, runs.PLAIN, capacity=size)
   request = Request(prompt=(0, 0), max_new_tokens=8)
-  made = probe.Probe(run.engine, run.proposer, request, live=live_tokens)
+  made = probe.Probe(run.engine, request, live=live_tokens)
   made.plain_step()
   return made
 

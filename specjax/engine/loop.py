@@ -27,6 +27,12 @@ class Engine:
 
   A row's output depends on its prompt, seed and settings only, not on
   neighbours, slot, order or refill. Requests are pulled as slots fall free.
+
+  Attributes:
+    slots, capacity, lookahead, top_logprobs: see the arguments.
+    proposer: its guesser.
+    params, programs, state: what a step is made of, for whoever measures it.
+      Not to be changed by others.
   """
 
   def __init__(
@@ -83,7 +89,7 @@ class Engine:
       )
     self.slots, self.capacity = slots, capacity
     self.top_logprobs = top_logprobs
-    self.lookahead = proposer.lookahead
+    self.proposer, self.lookahead = proposer, proposer.lookahead
     self._vocab_size = target.vocab_size
     self._tokenizer = tokenizer
     self._stop_ids = frozenset(stop_ids)
@@ -91,7 +97,7 @@ class Engine:
     self._whole = whole_batch_prefill
     self._sync = steps_per_sync
     self._widths = tuple(sorted(prefill_widths))
-    self._params = StepParams(target=target_params, proposer=proposer_params)
+    self.params = StepParams(target=target_params, proposer=proposer_params)
     self._idle_state = functools.partial(
       programs_lib.initial_state,
       target,
@@ -101,9 +107,9 @@ class Engine:
       capacity=programs_lib.positions(capacity, proposer, self._widths),
       stop_ids=tuple(sorted(self._stop_ids)),
     )
-    self._state = self._idle_state()
-    self._history_size = self._state.history.shape[1]
-    self._programs = programs_lib.compile_programs(
+    self.state = self._idle_state()
+    self._history_size = self.state.history.shape[1]
+    self.programs = programs_lib.compile_programs(
       target,
       proposer,
       verifier,
@@ -122,7 +128,7 @@ class Engine:
       RuntimeError: a run of this engine is not finished.
     """
     self._refuse_if_busy()
-    programs, state = self._programs, self._state
+    programs, state = self.programs, self.state
     nobody = np.zeros((self.slots,), bool)
     steps = [programs.plain]
     if self.lookahead:
@@ -131,8 +137,8 @@ class Engine:
       (programs.prefill[width], self._fill_args({0: 0}, nobody))
       for width in reversed(self._widths)
     ]
-    calls = [(step, (self._params, state)) for step in steps]
-    calls += [(fill, (self._params, state, *args)) for fill, args in fills]
+    calls = [(step, (self.params, state)) for step in steps]
+    calls += [(fill, (self.params, state, *args)) for fill, args in fills]
     calls.append((programs.admit, (state, self._told({}))))
     if self.slots > 1:
       calls.append((programs.copy, (state, np.int32(0), np.int32(0))))
@@ -158,10 +164,10 @@ class Engine:
         slot for slot, row in enumerate(self._running) if row is not None
       }
       self._running = [None] * self.slots
-      if any(leaf.is_deleted() for leaf in jax.tree.leaves(self._state)):
+      if any(leaf.is_deleted() for leaf in jax.tree.leaves(self.state)):
         # Interrupted inside a step: what it was given is gone, and what it
         # would have given never came.
-        self._state = self._idle_state()
+        self.state = self._idle_state()
       self._admit({})
       self._busy = False
 
@@ -247,7 +253,7 @@ class Engine:
 
   def _admit(self, new: dict[int, Running]) -> None:
     """Tells the device which rows are emptied and which are filled."""
-    self._state = self._programs.admit(self._state, self._told(new))
+    self.state = self.programs.admit(self.state, self._told(new))
     self._released = set()
 
   def _told(self, new: dict[int, Running]) -> programs_lib.Admission:
@@ -283,8 +289,8 @@ class Engine:
       row.filled, row.leader = leader.filled, None
 
   def _copy(self, source: int, target: int) -> None:
-    self._state = self._programs.copy(
-      self._state, np.int32(source), np.int32(target)
+    self.state = self.programs.copy(
+      self.state, np.int32(source), np.int32(target)
     )
 
   def _chunk(self, left: dict[int, int]) -> None:
@@ -303,8 +309,8 @@ class Engine:
     self._fill(width, counts, finish)
 
   def _fill(self, width, counts: dict[int, int], finish) -> None:
-    self._state = self._programs.prefill[width](
-      self._params, self._state, *self._fill_args(counts, finish)
+    self.state = self.programs.prefill[width](
+      self.params, self.state, *self._fill_args(counts, finish)
     )
 
   def _fill_args(
@@ -319,8 +325,8 @@ class Engine:
     return np.int32(slot), count[slot, None], finish[slot, None]
 
   def _step(self, speculate: bool):
-    run = self._programs.speculate if speculate else self._programs.plain
-    self._state, emitted = run(self._params, self._state)
+    run = self.programs.speculate if speculate else self.programs.plain
+    self.state, emitted = run(self.params, self.state)
     return emitted
 
   def _decode(self, decoding: dict[int, Running]):

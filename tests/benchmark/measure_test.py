@@ -252,7 +252,7 @@ def test_a_probe_stays_at_its_length_whatever_is_run(folders):
     list(prompts.read(folders["prompts"])),
     target.tokenizer,
   )[0]
-  made = probe.Probe(run.engine, run.proposer, request, live=150)
+  made = probe.Probe(run.engine, request, live=150)
   for part in (made.plain_step, made.wide_step, made.draft):
     part()
   made.forward(4)
@@ -265,7 +265,7 @@ def test_a_probe_stays_at_its_length_whatever_is_run(folders):
   (answer,) = run.answer([request])
   assert len(answer.token_ids) == 12
   with pytest.raises(ValueError, match="live length of 197 does not fit"):
-    probe.Probe(run.engine, run.proposer, request, live=197)
+    probe.Probe(run.engine, request, live=197)
 
 
 def test_sampled_answers_have_a_speedup_and_are_not_compared(folders):

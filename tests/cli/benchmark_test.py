@@ -150,7 +150,8 @@ def test_from_the_command_line_to_table_json_and_picture(
   assert err.startswith("loading ")
   found = json.loads((tmp_path / "out.json").read_text())
   assert found["complete"] and found["runs"][0]["name"] == "plain"
-  assert found["prompts_file"].endswith("p.jsonl") and found["chat"]
+  assert found["settings"]["prompts"].endswith("p.jsonl")
+  assert found["settings"]["chat"] and found["machine"]["cores"] >= 1
   assert (tmp_path / "out.png").stat().st_size > 5000
 
 

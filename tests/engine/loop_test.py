@@ -265,12 +265,12 @@ def test_an_engine_interrupted_inside_a_step_goes_on_with_the_next_run():
 
   def interrupted(speculate):
     step(speculate)  # ... whose result is lost
-    engine._state = before
+    engine.state = before
     raise KeyboardInterrupt
 
   events = engine.run(rows)
   next(events)
-  before = engine._state
+  before = engine.state
   engine._step = interrupted
   with pytest.raises(KeyboardInterrupt):
     list(events)

@@ -166,7 +166,7 @@ def test_counts_are_those_of_the_history_at_all_times(kind, options):
   ]
   checked = 0
   for event in engine.run(made):
-    state = engine._state
+    state = engine.state
     for slot, running in enumerate(engine._running):
       if running is None or not isinstance(event, Chunk):
         continue
@@ -180,7 +180,7 @@ def test_counts_are_those_of_the_history_at_all_times(kind, options):
         np.testing.assert_array_equal(state.penalties.prompt[slot], seen)
       checked += 1
   assert checked > 50
-  assert not engine._state.penalties.asked.any()
+  assert not engine.state.penalties.asked.any()
 
 
 def test_a_bias_outside_the_vocabulary_is_refused_by_name():

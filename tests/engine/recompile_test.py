@@ -115,7 +115,7 @@ def test_rule_27_no_request_compiles_anything_after_warm_up(whole):
     engines.complete(engine, mixed(5))
     engine.warmup()
     # Also where every row fails.
-    engine._params = dataclasses.replace(engine._params, target=nan)
+    engine.params = dataclasses.replace(engine.params, target=nan)
     failed = engines.complete(engine, mixed(8))
   assert not found
   reasons = {row.finish_reason for row in done.values()}

@@ -1,0 +1,257 @@
+"""The README's table of what works with what, cell by cell.
+
+Every row of the table has a check here, and every cell is run: "yes" must work,
+"–" must be an error, and "refused" must be an error that names both. RULES are
+the project's list of what a correct speculative decoder satisfies.
+"""
+
+import dataclasses
+import functools
+import json
+import re
+import shutil
+
+import pytest
+
+import specjax
+from specjax.checkpoints import hf
+from specjax.engine.request import Completion, Request
+from specjax.models import config as config_lib
+from specjax.models import decoder
+from tests.readme_test import README
+from tests.text import tokenizers_made
+
+PROPOSERS = ("plain", "ngram", "draft_model")
+PROMPT = "abcabcabcabc"
+CONFIG = dict(
+  architectures=["LlamaForCausalLM"],
+  vocab_size=262,
+  hidden_size=16,
+  intermediate_size=24,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  max_position_embeddings=256,
+  tie_word_embeddings=True,
+)
+SMALL = dict(capacity=64, prefill_widths=(16,))
+
+
+def table():
+  """{feature: the cells of its row, by proposer}."""
+  (body,) = re.findall(
+    r"^\| \| plain \| `ngram` \| `draft_model` \|\n\|[-|]+\|\n((?:\|.*\n)+)",
+    README,
+    re.M,
+  )
+  rows = {}
+  for line in body.splitlines():
+    feature, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+    rows[feature] = dict(zip(PROPOSERS, cells, strict=True))
+  return rows
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+  """Tiny checkpoints: a target, its draft, a padded and a foreign draft."""
+  root = tmp_path_factory.mktemp("models")
+  made = {}
+  for name, config, seed in (
+    ("target", CONFIG, 0),
+    ("draft", CONFIG, 1),
+    ("padded", CONFIG | {"vocab_size": 272}, 1),
+  ):
+    made[name] = root / name
+    model = decoder.build(config_lib.from_hugging_face(config))
+    hf.save_params(made[name], model, model.init(seed), config=config)
+    tokenizers_made.folder(
+      made[name],
+      tokenizers_made.byte_level(),
+      tokenizer_config__json={"eos_token": tokenizers_made.EOS},
+    )
+  made["foreign"] = root / "foreign"
+  shutil.copytree(made["draft"], made["foreign"])
+  path = made["foreign"] / "tokenizer.json"
+  tokenizer = json.loads(path.read_text())
+  vocab = tokenizer["model"]["vocab"]
+  (a, first), (b, second) = list(vocab.items())[:2]
+  vocab[a], vocab[b] = second, first
+  path.write_text(json.dumps(tokenizer))
+  return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+  """Engines of one proposer; those made alike are one."""
+
+  proposer: str
+  folders: dict
+
+  @functools.cached_property
+  def made(self):
+    return {}
+
+  def engine(self, draft="draft", dtype="float32", scan_layers=False, **how):
+    key = (draft, dtype, scan_layers, *sorted(how.items()))
+    if key not in self.made:
+      load = lambda name: specjax.load(
+        self.folders[name], dtype=dtype, scan_layers=scan_layers
+      )
+      if self.proposer == "draft_model":
+        how["draft"] = load(draft)
+      if self.proposer != "plain":
+        how = {"lookahead": 2, **how}
+      self.made[key] = specjax.Engine(
+        load("target"),
+        proposer=self.proposer.replace("plain", "none"),
+        slots=2,
+        top_logprobs=2,
+        **SMALL,
+        **how,
+      )
+    return self.made[key]
+
+  def answer(self, engine=None, prompt=PROMPT, **settings):
+    settings = {"max_new_tokens": 8, **settings}
+    return (engine or self.engine()).generate(prompt, **settings)
+
+
+def draws(bench):
+  for settings in (
+    {},
+    {"temperature": 1.0},
+    {"temperature": 1.0, "top_k": 3},
+    {"temperature": 1.0, "top_p": 0.5},
+    {"temperature": 1.0, "min_p": 0.2},
+  ):
+    seed = {"seed": 7} if settings else {}
+    one = bench.answer(**settings, **seed)
+    assert one.token_ids and one == dataclasses.replace(
+      bench.answer(**settings, **seed),
+      ttft_s=one.ttft_s,
+      token_times_s=one.token_times_s,
+    )
+
+
+def penalties(bench):
+  plain = bench.answer().token_ids
+  banned = bench.answer(logit_bias={plain[0]: -100.0}).token_ids
+  assert plain[0] not in banned
+  one = bench.answer(repetition_penalty=50.0, frequency_penalty=50.0)
+  assert len(set(one.token_ids)) == len(one.token_ids)
+  one = bench.answer(presence_penalty=100.0)
+  assert len(set(one.token_ids)) == len(one.token_ids)
+
+
+def samples(bench):
+  several = bench.answer(temperature=1.0, n=3)
+  assert [one.sample for one in several] == [0, 1, 2]
+  one = bench.answer(logprobs=2)
+  assert len(one.logprobs) == len(one.top_logprobs) == len(one.token_ids)
+  assert all(score <= 0 for score in one.logprobs)
+
+
+def refills(bench):
+  many = bench.answer(prompt=[PROMPT] * 5)
+  assert len({one.token_ids for one in many}) == 1
+
+
+def ends(bench):
+  one = bench.answer()
+  assert one.finish_reason == "length" and len(one.token_ids) == 8
+  cut = bench.answer(stop=one.text[2:4])
+  assert cut.finish_reason == "stop" and one.text.startswith(cut.text)
+  full = bench.answer(prompt="a" * 60, max_new_tokens=50)
+  assert full.finish_reason == "length" and len(full.token_ids) == 4
+
+
+def streams(bench):
+  pieces = list(bench.engine().stream(PROMPT, max_new_tokens=8))
+  assert "".join(pieces) == bench.answer().text
+
+
+def verifies(bench):
+  for verifier in ("token", "block"):
+    engine = bench.engine(verifier=verifier)
+    if bench.proposer == "plain":  # Nothing to verify, whichever it is.
+      assert bench.answer(engine).drafted == 0
+    else:
+      assert bench.answer(engine).drafted > 0
+  if bench.proposer == "plain":
+    raise ValueError("nothing is drafted")
+
+
+def rows_lookahead(bench):
+  engine = bench.engine()
+  request = Request(prompt=engine.encode(PROMPT), lookahead=1, max_new_tokens=6)
+  (done,) = [
+    event for event in engine.run([request]) if isinstance(event, Completion)
+  ]
+  if done.error:
+    raise ValueError(done.error)
+  assert sum(done.drafted_per_position[1:]) == 0
+
+
+def dtypes(bench):
+  for dtype in ("float32", "bfloat16"):
+    assert bench.answer(bench.engine(dtype=dtype)).token_ids
+
+
+def layers(bench):
+  scanned = bench.answer(bench.engine(scan_layers=True))
+  assert scanned.token_ids == bench.answer().token_ids
+
+
+def padded(bench):
+  if bench.proposer != "draft_model":
+    raise ValueError("there is no draft to be padded")
+  done = bench.answer(bench.engine(draft="padded"))
+  assert done.token_ids == bench.answer().token_ids
+
+
+def foreign(bench):
+  if bench.proposer != "draft_model":
+    raise ValueError("there is no draft")
+  bench.engine(draft="foreign")
+
+
+CHECKS = {
+  "greedy, temperature, top-k, top-p, min-p, seeds": draws,
+  "repetition, presence and frequency penalties, logit bias": penalties,
+  "n samples a prompt, log-probabilities": samples,
+  "many slots, refilled as rows finish": refills,
+  "stop strings, end tokens, token budget, context limit": ends,
+  "streaming": streams,
+  "`--verifier=token`, `block`": verifies,
+  "lookahead per row": rows_lookahead,
+  "float32, bfloat16": dtypes,
+  "layers unrolled or scanned": layers,
+  "padded vocabularies of different size": padded,
+  "different tokenizers": foreign,
+}
+
+
+@pytest.fixture(scope="module")
+def benches(folders):
+  return {name: Bench(name, folders) for name in PROPOSERS}
+
+
+def test_every_row_of_the_table_is_checked():
+  assert table().keys() == CHECKS.keys()
+
+
+@pytest.mark.parametrize("proposer", PROPOSERS)
+@pytest.mark.parametrize("feature", CHECKS)
+def test_rule_31_the_table_says_what_works_with_what(
+  feature, proposer, benches, folders
+):
+  cell, bench = table()[feature][proposer], benches[proposer]
+  if cell == "yes":
+    CHECKS[feature](bench)
+    return
+  with pytest.raises(ValueError) as caught:
+    CHECKS[feature](bench)
+  if cell == "refused":
+    assert str(folders["foreign"]) in str(caught.value)
+    assert str(folders["target"]) in str(caught.value)
+  else:
+    assert cell == "–"
