@@ -29,7 +29,8 @@ LOWER = {
   "logprobs": ("types",),
   # Beyond DESIGN.md: what a step needs of any model, as a Protocol.
   "models.base": ("types",),
-  "models": ("types", "cache", "sharding", "models.base"),
+  # Beyond DESIGN.md: user_cache, where the CPU's compiled product is kept.
+  "models": ("types", "cache", "sharding", "user_cache", "models.base"),
   "proposers.base": (
     "types",
     "cache",

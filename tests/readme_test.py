@@ -6,7 +6,7 @@ import re
 import shlex
 
 from specjax.checkpoints import hf
-from specjax.cli import checks, convert, settings
+from specjax.cli import benchmark_settings, checks, convert, settings
 from specjax.models import config as config_lib
 from specjax.models import decoder
 from tests.text import tokenizers_made
@@ -63,22 +63,28 @@ def test_the_commands_are_accepted(monkeypatch):
   assert len(generate) >= 3
   for words in generate:
     checks.check(settings.parse(words))
-  (words,) = commands("specjax-convert")
-  assert convert.parse(words).gguf == "model.gguf"
+  from_gguf, from_folder = commands("specjax-convert")
+  assert convert.parse(from_gguf).gguf == "model.gguf"
+  assert convert.parse(from_folder).model == "folder"
+  measured = commands("specjax-benchmark")
+  assert len(measured) >= 3
+  for words in measured:
+    assert benchmark_settings.parse(words).model == ".cache/smollm2"
 
 
 def test_flags_named_in_the_text_exist():
   named = set(re.findall(r"`--(\w+)", README)) - {"help", "config"}
-  known = {*settings.FIELDS, *convert.FIELDS}
+  known = {*settings.FIELDS, *convert.FIELDS, *benchmark_settings.FIELDS}
   for name, field in settings.FIELDS.items():
     if field.metadata["kind"] == "switch":
       known.add(f"no{name}")
   assert named and named <= known, named - known
 
 
-def test_the_evidence_named_is_there():
+def test_rule_32_the_promise_names_its_evidence_and_it_is_there():
+  assert "## What is promised" in README
   named = re.findall(r"`(tests/\S+?\.py)::(\w+)`", README)
-  assert len(named) >= 5
+  assert len(named) >= 10
   for path, name in named:
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     assert name in {

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def cli() -> None:
   """The console script."""
-  sys.exit(main())
+  command.leave(main())
 
 
 def _main(argv: Sequence[str]) -> int:

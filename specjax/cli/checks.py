@@ -149,6 +149,10 @@ def _check_needed(given: settings_lib.Given) -> None:
     raise command.UsageError(
       f"--prompt and --prompts are {state}; give a text or a file, one of them"
     )
+  if s.prompt == "" and not s.chat:
+    raise command.UsageError(
+      f"{named(given, 'prompt')} is empty; give a text to go on with"
+    )
   if s.resume and s.overwrite:
     raise command.UsageError(
       f"{named(given, 'resume')} and {named(given, 'overwrite')} contradict"

@@ -145,7 +145,12 @@ def _hash(text: str) -> int:
 def _bias_pairs(bias) -> Pairs:
   least, most = RANGES["logit_bias"]
   try:
-    pairs = tuple(sorted(dict(bias).items()))
+    # Ids as text too: JSON has no other keys.
+    given = {
+      int(token) if isinstance(token, str) and token.isdecimal() else token: add
+      for token, add in dict(bias).items()
+    }
+    pairs = tuple(sorted(given.items()))
   except (TypeError, ValueError):
     _check(False, "logit_bias", bias, "give {id: bias}, numbers both")
   _check(

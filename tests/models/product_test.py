@@ -8,9 +8,12 @@ import pytest
 from specjax.models import product as product_lib
 
 
+@pytest.mark.parametrize("kernels", ["on", "off"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 11, 15, 16, 17, 40])
-def test_equals_the_product_in_float64(rows, dtype):
+def test_equals_the_product_in_float64(rows, dtype, kernels, monkeypatch):
+  monkeypatch.setenv("SPECJAX_KERNELS", kernels)
+  jax.clear_caches()
   rng = np.random.default_rng(rows)
   x = jnp.asarray(rng.normal(size=(rows, 33)), dtype)
   weight = jnp.asarray(rng.normal(size=(50, 33)), dtype)
@@ -32,8 +35,11 @@ def test_keeps_batch_and_output_axes(batch):
 
 
 @pytest.mark.parametrize("rows", [2, 5, 9])
-def test_a_few_float32_rows_leave_the_weights_unpacked_on_cpu(rows):
+def test_without_a_kernel_xla_leaves_the_weights_unpacked_on_cpu(
+  rows, monkeypatch
+):
   """The weights are the left operand, and nothing of their size is made."""
+  monkeypatch.setenv("SPECJAX_KERNELS", "off")
   x = jax.ShapeDtypeStruct((rows, 64), jnp.float32)
   weight = jax.ShapeDtypeStruct((512, 64), jnp.float32)
   lowered = jax.jit(product_lib.product).lower(x, weight)

@@ -1,0 +1,213 @@
+"""The CPU's own product of a few rows with weights: cpu_product.cc.
+
+XLA's CPU library reads weights at a third of memory's speed in bfloat16, and
+packs them anew on every call in float32. This kernel is compiled by the
+machine's own compiler when first needed, kept in the user cache folder, and
+called by XLA as part of the program. Where it cannot be had, `find` says so,
+and products are XLA's.
+"""
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import pathlib
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import jaxlib.version
+
+from specjax import user_cache
+from specjax.types import Array
+
+MOST_ROWS = 32  # Beyond them XLA's product is as fast, or faster.
+
+_SOURCE = pathlib.Path(__file__).with_name("cpu_product.cc")
+_DTYPES = ("float32", "bfloat16")
+_COMPILERS = ("c++", "g++", "clang++")
+# Nothing that takes numbers for finite, or sums in another order.
+_FLAGS = (
+  *("-std=c++17", "-O3", "-march=native", "-ffp-contract=off"),
+  *("-shared", "-fPIC", "-w"),
+)
+_COMPILE_S = 120  # Takes 3 to 8.
+_DIGEST = hashlib.sha256().digest_size
+_log = logging.getLogger(__name__)
+
+
+def find() -> str | None:
+  """The name that `product` goes by; None where XLA's is to be used.
+
+  That is: on another backend, with several devices (a call of foreign code is
+  not split among them), without a C++ compiler or a cache folder of the
+  user's own, and if SPECJAX_KERNELS is off.
+
+  Raises:
+    ValueError: SPECJAX_KERNELS is neither on nor off.
+  """
+  chosen = os.environ.get("SPECJAX_KERNELS", "on")
+  if chosen not in ("on", "off"):
+    raise ValueError(f"SPECJAX_KERNELS={chosen!r}: must be on or off")
+  if chosen == "off":
+    return None
+  if jax.default_backend() != "cpu" or jax.device_count() > 1:
+    return None
+  return _registered()
+
+
+def product(name: str, x: Array, weight: Array) -> Array:
+  """x [T, in] times weight [out, in] of x's dtype -> float32 [T, out].
+
+  A row of the result depends on no other row, nor on T, bit for bit.
+
+  Args:
+    name: what `find` returned.
+    x: float32 or bfloat16.
+    weight: as it lies in memory, read once.
+  """
+  return _call(name, x, weight)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _call(name, x, weight):
+  out = jax.ShapeDtypeStruct((x.shape[0], weight.shape[0]), jnp.float32)
+  target = f"{name}_{x.dtype.name}"
+  return jax.ffi.ffi_call(target, out, vmap_method="sequential")(x, weight)
+
+
+@functools.partial(_call.defjvp, symbolic_zeros=True)
+def _differentiate(name, primals, tangents):
+  """By XLA's products, which know how to be transposed."""
+  zero = jax.custom_derivatives.SymbolicZero
+  x, weight = primals
+  out = _call(name, x, weight)
+  slope = jnp.zeros_like(out)
+  for left, right in ((tangents[0], weight), (x, tangents[1])):
+    if not isinstance(left, zero) and not isinstance(right, zero):
+      slope += jnp.einsum(
+        "ti,oi->to",
+        left,
+        right,
+        precision=jax.lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+      )
+  return out, slope
+
+
+@functools.cache
+def _registered() -> str | None:
+  """Compiles, loads and registers the kernel, once in a process."""
+  try:
+    library = _load()
+    # By source: a compiled program in jax's cache calls what it was made for.
+    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()
+    name = f"specjax_product_{digest[:16]}"
+    for dtype in _DTYPES:
+      handler = jax.ffi.pycapsule(getattr(library, f"specjax_product_{dtype}"))
+      jax.ffi.register_ffi_target(f"{name}_{dtype}", handler, platform="cpu")
+  except Exception as error:  # Slower, but everything works without it.
+    _log.info("products are XLA's: %s", error)
+    return None
+  return name
+
+
+def _load() -> ctypes.CDLL:
+  """The kernel of this machine, from the cache if it is there and whole."""
+  compiler = _compiler()
+  path = _folder() / f"product-{_key(compiler)}.so"
+  if not _whole(path):
+    _build(compiler, path)
+  return ctypes.CDLL(str(path))
+
+
+def _compiler() -> list[str]:
+  """The command of a C++ compiler: $CXX, or the first that is there."""
+  if chosen := shlex.split(os.environ.get("CXX", "")):
+    return chosen
+  for name in _COMPILERS:
+    if path := shutil.which(name):
+      return [path]
+  raise FileNotFoundError("no C++ compiler: " + ", ".join(_COMPILERS))
+
+
+def _folder() -> pathlib.Path:
+  """Where kernels are kept: of this user alone, for what lies there is run."""
+  path = user_cache.folder() / "kernels"
+  path.mkdir(parents=True, exist_ok=True, mode=0o700)
+  about = path.stat()
+  if about.st_uid != os.geteuid() or about.st_mode & (
+    stat.S_IWGRP | stat.S_IWOTH
+  ):
+    raise PermissionError(f"{path}: others may write into this folder")
+  return path
+
+
+def _key(compiler: list[str]) -> str:
+  """A name for all that the compiled kernel depends on."""
+  version = _run([*compiler, "--version"])
+  about = (
+    *(_SOURCE.read_text(), version, *compiler, *_FLAGS),
+    *(jaxlib.version.__version__, platform.machine(), _cpu()),
+  )
+  return hashlib.sha256("\0".join(about).encode()).hexdigest()[:24]
+
+
+def _cpu() -> str:
+  """The processor's model and what it can do, as far as Linux tells."""
+  try:
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+  except OSError:
+    return platform.processor()
+  wanted = ("model", "flags", "Features", "CPU part", "isa")
+  first = lines[: lines.index("")] if "" in lines else lines
+  return "\n".join(line for line in first if line.startswith(wanted))
+
+
+def _build(compiler: list[str], path: pathlib.Path) -> None:
+  """Compiles into a file of its own, and puts it in its place at once."""
+  handle, own = tempfile.mkstemp(suffix=".so", dir=path.parent)
+  os.close(handle)
+  try:
+    include = ("-I", jax.ffi.include_dir())
+    _run([*compiler, *_FLAGS, *include, str(_SOURCE), "-o", own])
+    code = pathlib.Path(own).read_bytes()
+    # Loaders do not mind what follows the code.
+    with open(own, "ab") as file:
+      file.write(hashlib.sha256(code).digest())
+    os.replace(own, path)
+  finally:
+    pathlib.Path(own).unlink(missing_ok=True)
+
+
+def _whole(path: pathlib.Path) -> bool:
+  """Whether the file is there, with the digest of its code at its end.
+
+  To load a file that was cut off can end the process.
+  """
+  if not path.exists():
+    return False
+  data = path.read_bytes()
+  return hashlib.sha256(data[:-_DIGEST]).digest() == data[-_DIGEST:]
+
+
+def _run(command: list[str]) -> str:
+  """What the command writes; raises RuntimeError with it if it fails."""
+  done = subprocess.run(
+    command,
+    stdin=subprocess.DEVNULL,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    timeout=_COMPILE_S,
+    text=True,
+    errors="replace",
+  )
+  if done.returncode:
+    raise RuntimeError(f"{shlex.join(command)}: {done.stdout.strip()}")
+  return done.stdout
