@@ -353,12 +353,13 @@ def _cast(
   step = max(_PIECE // max(flat.itemsize, dtype.itemsize), 1)
   for at in range(0, flat.size, step):
     part = flat[at : at + step]
-    try:
-      with np.errstate(over="raise"):
-        # Seen as bytes: numpy has no buffer of bfloat16.
-        yield part.astype(dtype, copy=False).view(np.uint8).data
-    except FloatingPointError:
+    with np.errstate(over="ignore"):
+      cast = part.astype(dtype, copy=False)
+    # Looked for: casts of bfloat16 raise no floating point error.
+    if cast is not part and np.any(np.isinf(cast) & np.isfinite(part)):
       raise ValueError(
         f"tensor {name} holds {np.abs(part).max():.4g}, which {dtype.name} has "
         "no room for; give --dtype=bfloat16 or float32"
-      ) from None
+      )
+    # Seen as bytes: numpy has no buffer of bfloat16.
+    yield cast.view(np.uint8).data

@@ -38,8 +38,7 @@ def _main(argv: Sequence[str]) -> int:
     lines = table.flag_help(benchmark_settings.FIELDS.values())
     print("\n".join([__doc__.rstrip(), "", "Flags:", "", *lines]))
     return 0
-  for name in ("json", "plot"):
-    _check_file(name, getattr(s, name))
+  _check_files(s)
   # jax takes a second to import: wrong command lines fail before it.
   from specjax import compilation_cache
   from specjax.benchmark import plots, record, report, sweep
@@ -120,6 +119,22 @@ def _rows(s: benchmark_settings.Settings) -> list[Any]:
   if not rows:
     raise ValueError(f"--prompts={s.prompts} is empty; write a row a line")
   return rows
+
+
+def _check_files(s: benchmark_settings.Settings) -> None:
+  """Refuses files to write that are another one of the command's."""
+  known: dict[pathlib.Path, str] = {}
+  for name in ("prompts", "gguf", "json", "plot"):
+    path = getattr(s, name)
+    if name in ("json", "plot"):
+      _check_file(name, path)
+    if path is None:
+      continue
+    other = known.setdefault(pathlib.Path(path).resolve(), name)
+    if other != name:
+      raise command.UsageError(
+        f"--{name}={path} is the file of --{other} too; name another"
+      )
 
 
 def _check_file(name: str, path: str | None) -> None:

@@ -24,7 +24,7 @@ _RANGES = {
   "max_new_tokens": (1, math.inf),
   "slots": (1, _INT32),
   "capacity": (2, _INT32),
-  "n": (1, _INT32),
+  "n": (1, 10_000),
   "logprobs": (0, request_lib.MAX_LOGPROBS),
   "repetition_penalty": request_lib.RANGES["repetition_penalty"],
   "presence_penalty": request_lib.RANGES["presence_penalty"],

@@ -88,7 +88,8 @@ def _answer_rows(s: settings_lib.Settings, rows, plan, out) -> int:
   from specjax.jobs import prompts, requests, run, stopping
 
   defaults = _defaults(s)
-  done, total = plan.done, run.total(rows, defaults)
+  done = run.asked(rows, defaults, plan.done)
+  total = run.total(rows, defaults)
   if s.resume:
     _report(_found(done, total))
   if len(done.keys) == total:

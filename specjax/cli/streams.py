@@ -42,6 +42,8 @@ def say(text: str, end: str = "\n") -> None:
     BrokenPipeError: its reader has gone.
     OSError: it cannot be written; says so in words.
   """
+  if sys.stdout is None:
+    raise OSError("standard output: it is closed")
   try:
     print(text, end=end, flush=True)
   except BrokenPipeError:

@@ -19,6 +19,7 @@ RANGES = {
   "logit_bias": (-10_000, 10_000),
 }
 MAX_BIAS = 512  # ids; a row's room on the device
+MAX_SAMPLES = 10_000  # of a prompt
 MAX_LOGPROBS = 100  # of the likeliest tokens
 
 Pairs = tuple[tuple[int, float], ...]
@@ -223,8 +224,8 @@ class Request:
       isinstance(text, str) and text for text in self.stop
     )
     _check(good, "stop", self.stop, "give strings that are not empty")
-    good = _is_int(self.n) and 1 <= self.n < 2**31
-    _check(good, "n", self.n, "give a whole number >= 1")
+    good = _is_int(self.n) and 1 <= self.n <= MAX_SAMPLES
+    _check(good, "n", self.n, f"give a whole number from 1 to {MAX_SAMPLES}")
     _check(
       self.n == 1 or self.sampling.temperature > 0,
       "n",

@@ -92,11 +92,13 @@ class File:
     self._begun = True
     if not self._regular:
       return
+    # First, so that a manifest that cannot be written costs no row.
+    partial = self._stage_manifest(manifest)
     # Rows beside a manifest that is not theirs would be taken for this job's.
     os.ftruncate(self._file, 0)
     os.fsync(self._file)
     self._end = 0
-    self._replace_manifest(manifest)
+    self._replace_manifest(partial)
 
   def resume(self) -> None:
     """Cuts off what follows the last line break; touches nothing else."""
@@ -180,14 +182,21 @@ class File:
       end = start
     return 0
 
-  def _replace_manifest(self, data: bytes) -> None:
-    """Replaces the manifest at one stroke, and has the names on disk."""
+  def _stage_manifest(self, data: bytes) -> pathlib.Path:
+    """Writes the manifest into a file of its own."""
     partial = self._manifest.with_name(self._manifest.name + ".partial")
     try:
       with open(partial, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    except OSError as error:
+      raise self._failure(error, self._manifest) from None
+    return partial
+
+  def _replace_manifest(self, partial: pathlib.Path) -> None:
+    """Puts it in its place at one stroke, and has the names on disk."""
+    try:
       os.replace(partial, self._manifest)
       folder = os.open(self._path.parent, os.O_RDONLY)
       try:
@@ -195,9 +204,9 @@ class File:
       finally:
         os.close(folder)
     except OSError as error:
-      raise self._failure(error) from None
+      raise self._failure(error, self._manifest) from None
 
-  def _failure(self, error: OSError) -> OSError:
+  def _failure(self, error: OSError, path=None) -> OSError:
     why = (error.strerror or str(error)).lower()
     held = f"; rows written: {self.count}" if self.count else ""
-    return OSError(f"output {self.name}: {why}{held}")
+    return OSError(f"output {path or self.name}: {why}{held}")

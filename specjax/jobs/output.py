@@ -139,9 +139,19 @@ def check(
     raise ValueError(
       f"output {path}: there is no folder {path.parent}; make it"
     )
-  if path.exists() and source is not None and not urls.is_url(source):
-    if os.path.samefile(path, source):
-      raise ValueError(f"output {path} is the prompt file; name another file")
+  source = None if source is None else urls.local_path(source)
+  beside = path.with_name(path.name + lines.MANIFEST)
+  for own in (path, beside):
+    if source is not None and own.exists() and os.path.samefile(own, source):
+      raise ValueError(
+        f"output {path}: the prompt file is {own}, which would be replaced;"
+        " name another file"
+      )
+  if beside.is_dir():
+    raise ValueError(
+      f"output {path}: {beside} is a folder, and a job keeps its file there;"
+      " remove it"
+    )
   if not os.access(path if path.exists() else path.parent, os.W_OK):
     raise ValueError(f"output {path} may not be written; check its permissions")
 

@@ -94,7 +94,8 @@ def samples(row: prompts.Row, defaults: Defaults) -> int:
   settings = {**defaults.settings, **row.settings}
   if settings.get("temperature", 0) == 0:
     return 1
-  return max(settings.get("n", 1), 1)
+  n = settings.get("n", 1)
+  return n if 1 <= n <= request_lib.MAX_SAMPLES else 1
 
 
 def top_logprobs(rows: Iterable[prompts.Row], defaults: Defaults) -> int:

@@ -14,11 +14,13 @@ class Done:
     keys: of each its prompt's line in the prompt file, and which sample of
       the prompt it is. An id is not enough: an unreadable row is answered
       under its line number, which may be somebody else's id.
+    refused: lines of prompts that one error row answers, whatever their n.
     errors: rows that ended in an error. They count as done.
     dropped: lines that are half-written.
   """
 
   keys: frozenset[tuple[int, int]] = frozenset()
+  refused: frozenset[int] = frozenset()
   errors: int = 0
   dropped: int = 0
 
@@ -42,8 +44,11 @@ def look(
   ids = {row.line: row.id for row in rows}
   lines_of = {row.id: row.line for row in rows if isinstance(row, prompts.Row)}
   where_of: dict[tuple[int, int], str] = {}
+  refused: set[int] = set()
   errors = dropped = 0
   for where, data in held:
+    if data.isspace() and data.endswith(b"\n"):
+      continue
     if not data.endswith(b"\n"):
       dropped += 1
       continue
@@ -69,4 +74,11 @@ def look(
       )
     where_of[key] = where
     errors += error
-  return Done(keys=frozenset(where_of), errors=errors, dropped=dropped)
+    if error and "sample" not in row:
+      refused.add(line)
+  return Done(
+    keys=frozenset(where_of),
+    refused=frozenset(refused),
+    errors=errors,
+    dropped=dropped,
+  )

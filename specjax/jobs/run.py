@@ -83,6 +83,36 @@ def total(
   return sum(_samples(row, defaults) for row in rows)
 
 
+def asked(
+  rows: Sequence[prompts.Row | prompts.BadRow],
+  defaults: requests.Defaults,
+  done: resume.Done,
+) -> resume.Done:
+  """What is done, held against how many samples each prompt asks for.
+
+  A prompt that was refused as a whole is done with all its samples.
+
+  Raises:
+    ValueError: a sample is there that no prompt asks for.
+  """
+  held: dict[int, set[int]] = {}
+  for line, sample in done.keys:
+    held.setdefault(line, set()).add(sample)
+  keys = set()
+  for row in rows:
+    if row.line not in held:
+      continue
+    every = set(range(_samples(row, defaults)))
+    if wrong := held[row.line] - every:
+      raise ValueError(
+        f"the output holds sample {min(wrong)} of id {row.id!r}, which asks for"
+        f" {len(every)}; remove that row, or give --overwrite to start anew"
+      )
+    here = every if row.line in done.refused else held[row.line]
+    keys |= {(row.line, sample) for sample in here}
+  return dataclasses.replace(done, keys=frozenset(keys))
+
+
 def _samples(
   row: prompts.Row | prompts.BadRow, defaults: requests.Defaults
 ) -> int:

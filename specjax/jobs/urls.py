@@ -17,6 +17,21 @@ def is_url(name: str | os.PathLike) -> bool:
   return re.match(r"[a-z][a-z0-9+.-]*://", os.fspath(name)) is not None
 
 
+def local_path(name: str | os.PathLike) -> str | None:
+  """The path of a file of this machine, also behind file:// or local://.
+
+  None where that is no such file.
+  """
+  name = os.fspath(name)
+  if not is_url(name):
+    path = name
+  elif name.startswith(("file://", "local://")):
+    path = filesystem(name)[1]
+  else:
+    return None
+  return path if os.path.exists(path) else None
+
+
 def filesystem(url: str) -> tuple[Any, str]:
   """The fsspec file system of a URL, and the path within it.
 

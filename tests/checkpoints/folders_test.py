@@ -69,10 +69,20 @@ def test_the_dtype_is_the_files_and_the_configs(tmp_path, dtype):
   assert config == {"a": 1, "torch_dtype": np.dtype(dtype).name}
 
 
-def test_numbers_without_room_in_float16_are_refused_by_name(tmp_path):
-  big = {"a": np.ones(3, np.float32), "b": np.array([1, 1e6], np.float32)}
-  with pytest.raises(ValueError, match=r"tensor b holds 1e\+06, .*bfloat16"):
-    write(tmp_path / "new", big, dtype=np.float16)
+@pytest.mark.parametrize(
+  "source, dtype, most",
+  [
+    (np.float32, np.float16, 1e6),
+    (ml_dtypes.bfloat16, np.float16, 1e6),
+    (np.float32, ml_dtypes.bfloat16, 3.4e38),
+  ],
+)
+def test_numbers_without_room_are_refused_by_name(
+  source, dtype, most, tmp_path
+):
+  big = {"a": np.ones(3, source), "b": np.array([1, most], source)}
+  with pytest.raises(ValueError, match=r"tensor b holds .*, which .*no room"):
+    write(tmp_path / "new", big, dtype=dtype)
   assert not (tmp_path / "new").exists()
 
 

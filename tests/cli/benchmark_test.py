@@ -176,3 +176,15 @@ def test_a_missing_peer_is_one_line_before_loading(
   assert run(*tiny_run, "--peer=transformers") == 1
   (line,) = capsys.readouterr().err.splitlines()
   assert "--peer=transformers: torch is not installed; pip install" in line
+
+
+@pytest.mark.parametrize("flag", ["json", "plot"])
+def test_no_file_of_its_own_is_written_over(flag, tmp_path, capsys):
+  path = tmp_path / "p.jsonl"
+  path.write_text('{"prompt": "x"}\n')
+  argv = [f"--{flag}={path}", f"--prompts={path}", "--model=m"]
+  assert benchmark.main(["specjax-benchmark", *argv]) == 2
+  assert f"--{flag}={path} is the file of --prompts too" in (
+    capsys.readouterr().err
+  )
+  assert path.read_text() == '{"prompt": "x"}\n'

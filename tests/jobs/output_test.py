@@ -109,3 +109,27 @@ def test_log_probabilities_are_written_where_they_were_asked_for():
   assert full["sample"] == 0
   assert full["logprobs"] == [-0.5, -2.0]
   assert full["top_logprobs"] == [[[3, -0.5], [1, -1.5]], [[1, -0.25], [4, -2]]]
+
+
+def test_a_prompt_file_behind_a_file_url_is_kept(tmp_path):
+  path = tmp_path / "p.jsonl"
+  path.write_text("{}")
+  with pytest.raises(ValueError, match="which would be replaced"):
+    output.check(path, source=f"file://{path}")
+
+
+def test_a_prompt_file_where_the_jobs_own_would_lie_is_kept(tmp_path):
+  path = tmp_path / "o.jsonl.job.json"
+  path.write_text("{}")
+  with pytest.raises(ValueError, match="which would be replaced"):
+    output.check(tmp_path / "o.jsonl", source=path)
+
+
+def test_what_was_there_stays_if_the_jobs_own_file_cannot_be_written(tmp_path):
+  path = tmp_path / "o.jsonl"
+  path.write_text("kept\n")
+  (tmp_path / "o.jsonl.job.json").mkdir()
+  with pytest.raises(ValueError, match="job.json is a folder"):
+    with output.claim(path, overwrite=True):
+      pass
+  assert path.read_text() == "kept\n"

@@ -220,3 +220,29 @@ def test_progress_goes_to_stderr(tmp_path, capfd):
   out, err = capfd.readouterr()
   assert out == ""
   assert "2/2" in err
+
+
+def row(line, **settings):
+  return prompts.Row(
+    line=line, id=f"r{line}", prompt="x", messages=None, settings=settings
+  )
+
+
+def test_a_prompt_refused_as_a_whole_is_done_with_all_its_samples():
+  rows = [row(1, n=3, temperature=1.0), row(2)]
+  done = resume.Done(keys=frozenset({(1, 0)}), refused=frozenset({1}))
+  asked = run.asked(rows, requests.Defaults(), done)
+  assert asked.keys == {(1, 0), (1, 1), (1, 2)}
+
+
+@pytest.mark.parametrize("sample", [-1, 1, 7])
+def test_a_sample_that_no_prompt_asks_for_is_no_answer(sample):
+  done = resume.Done(keys=frozenset({(1, 0), (1, sample)}))
+  with pytest.raises(ValueError, match=f"sample {sample} of id 'r1'"):
+    run.asked([row(1), row(2)], requests.Defaults(), done)
+
+
+@pytest.mark.parametrize("n", [10_001, 10**12, 0, -3])
+def test_a_prompt_of_too_many_samples_fails_alone(n, tmp_path):
+  rows = [row(1), row(2, n=n, temperature=1.0), row(3)]
+  assert run.total(rows, requests.Defaults()) == 3
