@@ -232,12 +232,25 @@ def benches(folders):
   return {name: Bench(name, folders) for name in PROPOSERS}
 
 
+# Those that need engines of their own: see the marker.
+DEARER = {
+  "`--verifier=token`, `block`",
+  "float32, bfloat16",
+  "layers unrolled or scanned",
+  "padded vocabularies of different size",
+}
+FEATURES = [
+  pytest.param(feature, marks=[pytest.mark.long] * (feature in DEARER))
+  for feature in CHECKS
+]
+
+
 def test_every_row_of_the_table_is_checked():
   assert table().keys() == CHECKS.keys()
 
 
 @pytest.mark.parametrize("proposer", PROPOSERS)
-@pytest.mark.parametrize("feature", CHECKS)
+@pytest.mark.parametrize("feature", FEATURES)
 def test_rule_31_the_table_says_what_works_with_what(
   feature, proposer, benches, folders
 ):

@@ -140,7 +140,9 @@ def test_prompts_are_tokenized_and_texts_decoded_as_by_hugging_face():
     assert tokenizer.decode(row["output_ids"]) == row["output_text"]
 
 
-@pytest.mark.parametrize("proposer", ["ngram", "draft"])
+@pytest.mark.parametrize(
+  "proposer", ["ngram", pytest.param("draft", marks=pytest.mark.long)]
+)
 def test_rule_25_greedy_ids_equal_pytorchs_in_any_order(proposer):
   """Half of the rows at four slots; the long test runs all, at 1 and 8."""
   rows = ROWS[::2]

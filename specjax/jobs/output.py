@@ -144,8 +144,7 @@ def check(
   for own in (path, beside):
     if source is not None and own.exists() and os.path.samefile(own, source):
       raise ValueError(
-        f"output {path}: the prompt file is {own}, which would be replaced;"
-        " name another file"
+        f"output {path}: {own} is the prompt file; name another file"
       )
   if beside.is_dir():
     raise ValueError(

@@ -45,7 +45,7 @@ ALL = {
   "top_p": 0.9,
 }
 EVERY = [REPETITION, PRESENCE, FREQUENCY, BIAS, ALL]
-SAMPLES = 20_000  # by default; the long test takes five times as many
+SAMPLES = 10_000  # by default; the long test takes ten times as many
 SOME = {"draft_model": [PRESENCE, ALL], "ngram": [REPETITION, BIAS]}
 
 

@@ -114,14 +114,14 @@ def test_log_probabilities_are_written_where_they_were_asked_for():
 def test_a_prompt_file_behind_a_file_url_is_kept(tmp_path):
   path = tmp_path / "p.jsonl"
   path.write_text("{}")
-  with pytest.raises(ValueError, match="which would be replaced"):
+  with pytest.raises(ValueError, match="is the prompt file"):
     output.check(path, source=f"file://{path}")
 
 
 def test_a_prompt_file_where_the_jobs_own_would_lie_is_kept(tmp_path):
   path = tmp_path / "o.jsonl.job.json"
   path.write_text("{}")
-  with pytest.raises(ValueError, match="which would be replaced"):
+  with pytest.raises(ValueError, match="is the prompt file"):
     output.check(tmp_path / "o.jsonl", source=path)
 
 
