@@ -4,8 +4,8 @@ Command:   specjax-generate --config=configs/smollm2.py \\
              --prompts=demo/prompts.jsonl --output=answers.jsonl
 Model:     `make model` puts it into .cache/smollm2
 Hardware:  2 CPU cores
-Expected:  46 tokens/s, 1.86 tokens per step, 57% of drafts accepted (measured
-           2026-11-29; tokens/s varies with the machine, the rest does not)
+Expected:  52 tokens/s, 1.72 tokens per step, 51% of drafts accepted (measured
+           2026-11-29; bfloat16 rounds differently from machine to machine)
 """
 
 import ml_collections
