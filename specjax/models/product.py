@@ -76,8 +76,8 @@ def _by_columns(multiply, rows, matrix):
 
   XLA's CPU library packs the right operand on every call: 500 MB of weights
   for the sake of five rows. On the left they are read as they lie, and the few
-  columns are packed instead (SmolLM2's layers, CPU time of one pass: 2 to 7
-  rows take 1.6 to 1.9 times as long as one, against 2.4 to 3.1). The kernel
+  columns are packed instead (SmolLM2, CPU time of a pass: 2 to 6 rows
+  take 1.6 to 1.8 times as long as one, against 2.4 to 2.8). The kernel
   takes 4, 8 or 16 columns; without any padding XLA would undo the transpose.
   """
   count = rows.shape[0]

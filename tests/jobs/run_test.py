@@ -245,4 +245,10 @@ def test_a_sample_that_no_prompt_asks_for_is_no_answer(sample):
 @pytest.mark.parametrize("n", [10_001, 10**12, 0, -3])
 def test_a_prompt_of_too_many_samples_fails_alone(n, tmp_path):
   rows = [row(1), row(2, n=n, temperature=1.0), row(3)]
-  assert run.total(rows, requests.Defaults()) == 3
+  result, written = job(tmp_path, rows)
+  assert {line["id"]: "error" in line for line in written} == {
+    "r1": False,
+    "r2": True,
+    "r3": False,
+  }
+  assert (result.total, result.failed) == (3, 1)
