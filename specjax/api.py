@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from specjax.engine import loop, memory
+from specjax.engine import loop, memory, placing
 from specjax.engine import sizes as engine_sizes
 from specjax.engine.request import (
   Chunk,
@@ -155,7 +155,8 @@ class Engine:
       seed: of requests that bring none.
       ngram_min, ngram_max: least and most tokens that "ngram" matches.
       max_memory: the most that all of it may take, "8GB" or bytes; by default
-        what is free on the device, or in this host (or container).
+        what is free on the device, or in this host (or container). Of a mesh:
+        on each device.
       **options: see `engine.loop.Engine`.
 
     Raises:
@@ -186,6 +187,7 @@ class Engine:
     sizes = {"shortest": ngram_min, "longest": ngram_max}
     sizes = {key: size for key, size in sizes.items() if size is not None}
     made, source = _proposer(proposer, target, draft, lookahead, sizes)
+    placing.check(target.model, made, slots)
 
     def need(*, slots, capacity, dtype, lookahead) -> memory.Estimate:
       one, other = target.retyped(dtype), draft and draft.retyped(dtype)

@@ -32,7 +32,9 @@ class Scores:
     )
 
 
-def score(logits: Array, tokens: Array, wanted: Array, top: int) -> Scores:
+def score(
+  logits: Array, tokens: Array, wanted: Array, top: int, top_k=lax.top_k
+) -> Scores:
   """Scores a block; costs nothing where nobody asks.
 
   Args:
@@ -40,6 +42,7 @@ def score(logits: Array, tokens: Array, wanted: Array, top: int) -> Scores:
     tokens: int32 [B, T], what each position emitted.
     wanted: bool scalar, whether any row asks.
     top: k, static; 0 compiles no search for the likeliest.
+    top_k: finds them, as `lax.top_k` does.
   """
 
   def scored(logits, tokens):
@@ -48,7 +51,7 @@ def score(logits: Array, tokens: Array, wanted: Array, top: int) -> Scores:
     best = jnp.zeros((*tokens.shape, 0), jnp.float32)
     ids = jnp.zeros(best.shape, jnp.int32)
     if top:
-      best, ids = lax.top_k(logits, top)
+      best, ids = top_k(logits, top)
     return Scores(own=own[..., 0], top_ids=ids, top=best - total)
 
   def nothing(logits, tokens):

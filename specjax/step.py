@@ -1,5 +1,6 @@
 """The propose-verify step: the algorithm of the papers on one screen."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,9 @@ import jax.numpy as jnp
 
 from specjax import logprobs, sampling
 from specjax.models.base import Model
-from specjax.proposers.base import Context, Proposer
+from specjax.proposers.base import Context, Proposer, placement_of
+from specjax.sharding.placement import LOGITS, constrain
+from specjax.sharding.search import largest
 from specjax.state import Emitted, State
 from specjax.types import Array, Params, struct
 from specjax.verifiers.base import Verifier, VerifyNoise
@@ -37,6 +40,10 @@ def propose_verify(
       reported, to rows that ask.
   """
 
+  place = placement_of(target)
+  by_vocab = functools.partial(constrain, place, names=LOGITS)
+  top_k = functools.partial(largest, place)
+
   def step(params: StepParams, state: State) -> tuple[State, Emitted]:
     ctx = context(params, state, proposer.lookahead)
     with jax.named_scope("draft"):
@@ -47,13 +54,18 @@ def propose_verify(
     with jax.named_scope("verify"):
       block = _prepend(state.last_token, proposal.tokens)
       out = target(params.target, block, cache, proposer.features)
-      logits = ctx.penalties.apply(out.logits, proposal.tokens)
-      p = sampling.probs(logits, ctx.sampling)  # B C+1 V
-      law = jax.vmap(verifier.law)(p, proposal)
-      verdict = jax.vmap(verifier.draw)(law, _noise(ctx, p.shape))
+      with jax.named_scope("sampling"):
+        logits = ctx.penalties.apply(out.logits, proposal.tokens)
+        p = by_vocab(sampling.probs(logits, ctx.sampling))  # B C+1 V
+        law = jax.vmap(verifier.law)(p, proposal)
+        verdict = jax.vmap(verifier.draw)(law, _noise(ctx, p.shape))
     with jax.named_scope("commit"):
       scores = logprobs.score(
-        out.logits, verdict.tokens, jnp.any(state.scored), top_logprobs
+        out.logits,
+        verdict.tokens,
+        jnp.any(state.scored),
+        top_logprobs,
+        top_k,
       )
       return state.commit(verdict, proposal, out, draft, proposer, scores)
 

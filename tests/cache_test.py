@@ -233,3 +233,35 @@ def test_a_bfloat16_cache_is_written_in_its_storage_dtype():
   for row, at in enumerate((0, 7, 100)):
     got = cache_lib.unpack(written.k[1, row, :, at : at + WIDTH])
     same(np.asarray(got, np.float32), np.swapaxes(k[row], 0, 1))
+
+
+@pytest.mark.parametrize("width", (1, 3, 5))
+def test_parts_of_the_positions_together_hold_what_a_whole_cache_does(width):
+  """Also a block that is wider than a part, or in none of a part."""
+  stack = np.zeros((LAYERS, ROWS, HEADS, 12, SIZE), np.float32)
+  new = np.asarray(block(width)[0]).swapaxes(1, 2)
+  run, whole = map(jax.jit, (cache_lib.write_part, cache_lib.write_by_row))
+  for start in range(12 - width + 1):
+    at = np.int32([start, (start + 5) % (12 - width + 1), 0])
+    expected = whole(stack, new, at, 1)
+    parts = [
+      run(stack[:, :, :, first : first + 4], new, at - first, 1)
+      for first in (0, 4, 8)
+    ]
+    same(np.concatenate(parts, axis=3), expected)
+
+
+def test_what_a_tpu_holds_is_stored_as_it_is():
+  """Also where it is compiled on a CPU, for a slice that is not there."""
+  assert cache_lib.storage_dtype(jnp.bfloat16, "tpu") == jnp.bfloat16
+  assert cache_lib.storage_dtype(jnp.bfloat16, "cpu") == jnp.uint16
+
+
+def test_a_tpu_writes_what_a_cpu_writes():
+  cache, (k, _) = full((1, 2, 3)), block()
+  new = k.swapaxes(1, 2)
+  at = lengths(0, 7, 100)
+  same(
+    cache_lib.write_unrolled(cache.k, new, at, jnp.int32(1)),
+    cache_lib.write_by_row(cache.k, new, at, jnp.int32(1)),
+  )

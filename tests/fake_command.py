@@ -3,6 +3,7 @@
 FAKE_STEP_S   how long a step takes, in seconds
 FAKE_COMPILE  "deaf": compiling takes minutes and is deaf to signals, in C all
               the while; "nap": it takes minutes in Python
+FAKE_SILENCE_S  how long another process may be silent, in seconds
 """
 
 import hashlib
@@ -15,6 +16,7 @@ import types
 import specjax
 from specjax import engine
 from specjax.cli import generate
+from specjax.sharding import watch
 from tests import fake_engine
 
 
@@ -40,9 +42,14 @@ def step(finished):
 
 
 if __name__ == "__main__":
+  if silence := os.environ.get("FAKE_SILENCE_S"):
+    watch.SILENCE_S = float(silence)
   api = types.ModuleType("specjax.api")
   api.load = lambda name, **options: types.SimpleNamespace(
-    name=name, tokenizer=fake_engine.Encoder(), folder=name
+    name=name,
+    tokenizer=fake_engine.Encoder(),
+    folder=name,
+    is_padded=False,
   )
   api.Engine = lambda target, **options: Engine(step, options["slots"])
   sys.modules["specjax.api"] = specjax.api = api

@@ -23,6 +23,8 @@ LOWER = {
   "sharding": ("types",),
   "cache": ("types",),
   "sampling": ("types",),
+  # Beyond DESIGN.md: where the rows' arrays lie on a mesh.
+  "layout": ("types", "cache", "sharding"),
   # Beyond DESIGN.md: what a row's own words do to logits, and what a target
   # thinks of emitted tokens, each in a file of its own.
   "penalties": ("types",),
@@ -36,11 +38,19 @@ LOWER = {
     "cache",
     "sampling",
     "penalties",
+    "sharding",
     "models.base",
   ),
   # Beyond DESIGN.md: to decode plainly the engine proposes nothing.
   "proposers.none": ("proposers.base",),
-  "proposers": ("types", "cache", "sampling", "models", "proposers.base"),
+  "proposers": (
+    "types",
+    "cache",
+    "sampling",
+    "layout",
+    "models",
+    "proposers.base",
+  ),
   "verifiers.base": ("types", "sampling", "proposers.base"),
   "verifiers": ("types", "sampling", "proposers.base", "verifiers.base"),
   # Beyond DESIGN.md: the step's state in a file of its own.
@@ -52,9 +62,23 @@ LOWER = {
     "proposers.base",
     "verifiers.base",
   ),
-  "step": ("cache", "sampling", "state", "proposers.base", "verifiers.base"),
+  "step": (
+    "cache",
+    "sampling",
+    "sharding",
+    "state",
+    "proposers.base",
+    "verifiers.base",
+  ),
   "metrics": ("types",),
-  "engine": ("step", "text", "metrics", "models", "proposers.none"),
+  "engine": (
+    "step",
+    "text",
+    "metrics",
+    "layout",
+    "models",
+    "proposers.none",
+  ),
   "jobs": ("engine",),
   # Beyond DESIGN.md: text, for reading the JSON files of a model's folder.
   "checkpoints": ("models", "proposers", "text", "user_cache"),
@@ -240,4 +264,5 @@ def test_the_path_from_generate_down_needs_no_torch_or_transformers():
     "import specjax.cli.generate\nimport specjax.api, specjax.jobs.run"
   )
   assert "jax" in loaded
-  assert not loaded & {"torch", "transformers"}
+  # Orbax is for those who save with it.
+  assert not loaded & {"torch", "transformers", "orbax", "tensorstore"}

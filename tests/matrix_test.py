@@ -8,8 +8,11 @@ the project's list of what a correct speculative decoder satisfies.
 import dataclasses
 import functools
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -198,6 +201,37 @@ def layers(bench):
   assert scanned.token_ids == bench.answer().token_ids
 
 
+# Two simulated devices, which this process does not have.
+MESHED = """
+import sys, specjax
+proposer, folder, draft, prompt = sys.argv[1:]
+load = lambda name: specjax.load(name, mesh="model:2")
+how = {} if proposer == "none" else {"lookahead": 2}
+if proposer == "draft_model":
+  how["draft"] = load(draft)
+engine = specjax.Engine(load(folder), proposer=proposer, capacity=64, **how)
+print(*engine.generate(prompt, max_new_tokens=8).token_ids)
+"""
+
+
+def meshed(bench):
+  done = subprocess.run(
+    [
+      *(sys.executable, "-c", MESHED, bench.proposer.replace("plain", "none")),
+      *(bench.folders["target"], bench.folders["draft"], PROMPT),
+    ],
+    env=os.environ
+    | {
+      "JAX_PLATFORMS": "cpu",
+      "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    },
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  assert tuple(map(int, done.stdout.split())) == bench.answer().token_ids
+
+
 def padded(bench):
   if bench.proposer != "draft_model":
     raise ValueError("there is no draft to be padded")
@@ -222,6 +256,7 @@ CHECKS = {
   "lookahead per row": rows_lookahead,
   "float32, bfloat16": dtypes,
   "layers unrolled or scanned": layers,
+  "split over a mesh of devices": meshed,
   "padded vocabularies of different size": padded,
   "different tokenizers": foreign,
 }
@@ -237,6 +272,7 @@ DEARER = {
   "`--verifier=token`, `block`",
   "float32, bfloat16",
   "layers unrolled or scanned",
+  "split over a mesh of devices",
   "padded vocabularies of different size",
 }
 FEATURES = [

@@ -49,6 +49,7 @@ _STALE = (
   "special_tokens_map.json",
 )
 _CONFIG = "config.json"
+ORBAX = "orbax"  # the folder in it that has the weights, in place of those
 _PARTIAL = ".specjax-partial-"
 
 
@@ -113,7 +114,7 @@ def write(
   if max_shard_bytes < 1:
     raise ValueError(f"max_shard_bytes is {max_shard_bytes}; give at least 1")
   check(folder, overwrite=overwrite)
-  with _staged(folder) as stage:
+  with staged(folder, str(os.getpid())) as stage:
     tensors = iter(tensors)
     shards = _shards(shapes, dtype.itemsize, max_shard_bytes)
     for name, part in shards.items():
@@ -130,12 +131,7 @@ def write(
           "weight_map": index,
         },
       )
-    for name, content in (others or {}).items():
-      (stage / name).parent.mkdir(exist_ok=True)
-      (stage / name).write_bytes(content)
-    spelled = {key: value for key, value in config.items() if key != "dtype"}
-    write_json(stage / _CONFIG, {**spelled, "torch_dtype": dtype.name})
-    _commit(stage, folder)
+    finish(stage, folder, config=config, dtype=dtype, others=others)
 
 
 def write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
@@ -169,17 +165,22 @@ def _shards(
   }
 
 
-@contextlib.contextmanager
-def _staged(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A folder within `folder` to write into; both go if they were made here.
+def stage_of(folder: pathlib.Path, name: str) -> pathlib.Path:
+  """Where a model of a folder is made, by a writer of this name.
 
   Within it and not beside it: the folder may be a mounted disk.
   """
+  return folder / f"{_PARTIAL}{name}"
+
+
+@contextlib.contextmanager
+def staged(folder: pathlib.Path, name: str) -> Iterator[pathlib.Path]:
+  """Makes `stage_of` a folder; both go in the end if they were made here."""
   made = [path for path in (folder, *folder.parents) if not path.exists()]
   folder.mkdir(parents=True, exist_ok=True)
   for path in folder.glob(f"{_PARTIAL}*"):
     shutil.rmtree(path, ignore_errors=True)
-  stage = folder / f"{_PARTIAL}{os.getpid()}"
+  stage = stage_of(folder, name)
   stage.mkdir()
   try:
     yield stage
@@ -190,15 +191,34 @@ def _staged(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         path.rmdir()
 
 
-def _commit(stage: pathlib.Path, folder: pathlib.Path) -> None:
-  """Moves the finished files up; until the last one there is no model."""
+def finish(
+  stage: pathlib.Path,
+  folder: pathlib.Path,
+  *,
+  config: Mapping[str, Any],
+  dtype: np.dtype,
+  others: Mapping[str, bytes] | None,
+) -> None:
+  """Puts the other files beside weights that are made, and all in place.
+
+  Args:
+    stage: where the weights are.
+    folder: where the model goes; until its last file there is no model.
+    config, dtype, others: as in `write`.
+  """
+  for name, content in (others or {}).items():
+    (stage / name).parent.mkdir(exist_ok=True)
+    (stage / name).write_bytes(content)
+  spelled = {key: value for key, value in config.items() if key != "dtype"}
+  write_json(stage / _CONFIG, {**spelled, "torch_dtype": dtype.name})
   (folder / _CONFIG).unlink(missing_ok=True)
+  shutil.rmtree(folder / ORBAX, ignore_errors=True)
   for pattern in _STALE:
     for path in folder.glob(pattern):
       if not path.is_dir():
         path.unlink()
   files = [path for path in sorted(stage.rglob("*")) if path.is_file()]
-  for path in sorted(files, key=lambda path: path.name == _CONFIG):
+  for path in sorted(files, key=lambda path: path == stage / _CONFIG):
     target = folder / path.relative_to(stage)
-    target.parent.mkdir(exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     path.replace(target)

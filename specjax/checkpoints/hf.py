@@ -6,6 +6,7 @@ model is ever in memory.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,18 @@ import jax
 import numpy as np
 
 from specjax import text
-from specjax.checkpoints import folders, keymaps, tensor_files
-from specjax.checkpoints.tensor_files import CheckpointError
+from specjax.checkpoints import (
+  fits,
+  folders,
+  keymaps,
+  regions,
+  shards,
+  tensor_files,
+)
+from specjax.checkpoints.ranges import Traffic
+from specjax.checkpoints.tensor_files import CheckpointError as CheckpointError
 from specjax.models import config as config_lib
-
-_LISTED = 6  # offenders of one kind that an error shows
+from specjax.models import padding
 
 
 def read_config(folder: os.PathLike | str) -> dict[str, Any]:
@@ -56,53 +64,80 @@ def read_decoder_config(
 
 
 def load_params(
-  folder: os.PathLike | str, model: Any, *, dtype: Any = None
+  folder: os.PathLike | str,
+  model: Any,
+  *,
+  dtype: Any = None,
+  url: str | None = None,
+  traffic: Traffic | None = None,
 ) -> tuple[jax.Array, ...]:
   """Loads a model's parameters from a folder's safetensors.
+
+  With `model.shardings` each process reads the bytes of its devices' shards
+  and no others. Heads that the model has beyond the checkpoint's are made; see
+  `models.padding`.
 
   Args:
     folder: a folder with model.safetensors, or with the shards that its
       model.safetensors.index.json names.
-    model: has `paths` and `shapes`, in one order; with scanned layers the
-      layers' tensors are stacked. Its `config.architecture` says which tensor
-      is which parameter.
+    model: has `paths`, `shapes` and `axes`, in one order; with scanned layers
+      the layers' tensors are stacked. Its `config.architecture` says which
+      tensor is which parameter.
     dtype: of the result; the model's own unless given.
+    url: where the safetensors lie, if not in the folder.
+    traffic: counts the bytes that this process reads.
 
   Returns:
     The parameters in the order of `model.paths`.
 
   Raises:
     FileNotFoundError: there are no safetensors.
+    ConnectionError: the URL cannot be read.
     CheckpointError: tensors are missing, unexpected, or of another shape or
       type, all of them listed in one message; or a file is damaged.
   """
   dtype = np.dtype(model.dtype if dtype is None else dtype)
-  sources = _sources(model)
+  places = shards.shardings_of(model)
   with contextlib.ExitStack() as stack:
-    entries = open_tensors(folder, model, stack)
+    entries = open_tensors(folder, model, stack, url=url, traffic=traffic)
     files = {entry.name: entry for entry in entries}
-    return tuple(_load(source, files, dtype) for source in sources)
+    return tuple(
+      shards.load(
+        spec.shape,
+        sharding,
+        functools.partial(_read, model, names, source, files, dtype),
+      )
+      for source, spec, names, sharding in zip(
+        _sources(model), model.shapes, model.axes, places, strict=True
+      )
+    )
 
 
 def open_tensors(
-  folder: os.PathLike | str, model: Any, stack: contextlib.ExitStack
+  folder: os.PathLike | str,
+  model: Any,
+  stack: contextlib.ExitStack,
+  *,
+  url: str | None = None,
+  traffic: Traffic | None = None,
 ) -> list[tensor_files.Entry]:
   """Opens a folder's tensors, and checks that they are exactly a model's.
 
   Args:
-    folder, model: as in load_params.
+    folder, model, url, traffic: as in load_params.
     stack: closes the files.
 
   Returns:
     The tensors that make up the model, none of them read yet.
 
   Raises:
-    FileNotFoundError, CheckpointError: as load_params.
+    FileNotFoundError, ConnectionError, CheckpointError: as load_params.
   """
   folder = pathlib.Path(folder)
   sources = _sources(model)
   layout = keymaps.LAYOUTS[model.config.architecture]
-  files = _renamed(layout, tensor_files.open_folder(folder, stack))
+  opened = tensor_files.open_folder(folder, stack, url=url, traffic=traffic)
+  files = _renamed(layout, opened)
   wanted = dict.fromkeys(name for s in sources for name in s.names)
   found = {
     name: entry
@@ -110,7 +145,7 @@ def open_tensors(
     if name in wanted or not _says_nothing(layout, name, files)
   }
   _require(
-    folder,
+    folder if url is None else url,
     sources,
     {name: entry.shape for name, entry in found.items()},
     {name: entry.code for name, entry in found.items()},
@@ -149,6 +184,10 @@ def save_params(
 ) -> None:
   """Writes a model as a Hugging Face folder: config.json, model.safetensors.
 
+  Sharded parameters are gathered one at a time, and heads that the model has
+  beyond the checkpoint's are left out. Where there are many processes all must
+  call this; process 0 writes.
+
   Args:
     folder: made if it is not there.
     model: as in load_params.
@@ -160,28 +199,33 @@ def save_params(
   """
   dtype = np.dtype(model.dtype if dtype is None else dtype)
   sources = _sources(model)
-  pairs = list(zip(sources, params, strict=True))
+  whole = list(zip(sources, params, model.axes, strict=True))
   pieces = keymaps.pieces(sources)
   shapes = {name: s.file_shape for s in sources for name in s.names}
 
+  def one(number: int, layer: int) -> np.ndarray:
+    source, value, names = whole[number]
+    if source.stacked:
+      value, names = value[layer], names[1:]
+    return padding.cut(model.config, names, shards.gathered(value))
+
   def tensors():
     for name in shapes:
-      made_of = [(*pairs[number], layer) for number, layer in pieces[name]]
-      values = [
-        np.asarray(value[layer] if source.stacked else value)
-        for source, value, layer in made_of
-      ]
-      yield name, made_of[0][0].transform.to_file(values)
+      values = [one(*piece) for piece in pieces[name]]
+      yield name, sources[pieces[name][0][0]].transform.to_file(values)
 
-  folders.write(
-    folder,
-    shapes,
+  shards.write_once(
     tensors(),
-    config=config,
-    dtype=dtype,
-    others=others,
-    overwrite=overwrite,
-    max_shard_bytes=max_shard_bytes,
+    lambda stream: folders.write(
+      folder,
+      shapes,
+      stream,
+      config=config,
+      dtype=dtype,
+      others=others,
+      overwrite=overwrite,
+      max_shard_bytes=max_shard_bytes,
+    ),
   )
 
 
@@ -191,39 +235,17 @@ def _require(
   shapes: Mapping[str, Sequence[int]],
   types: Mapping[str, str],
 ) -> None:
-  """Raises an error that lists what keeps tensors from being the model."""
   wanted = {name: s.file_shape for s in sources for name in s.names}
-  there = [name for name in wanted if name in shapes]
-  kinds = {
-    "missing": [name for name in wanted if name not in shapes],
-    "unexpected": [name for name in shapes if name not in wanted],
-    "of another shape": [
-      f"{name} {tuple(shapes[name])}, the config says {wanted[name]}"
-      for name in there
-      if tuple(shapes[name]) != wanted[name]
-    ],
-    f"of a type other than {', '.join(tensor_files.DTYPES)}": [
-      f"{name} {types[name]}"
-      for name in there
-      if types[name] not in tensor_files.DTYPES
-    ],
-  }
-  problems = [
-    f"{len(names)} {kind}: {', '.join(sorted(names)[:_LISTED])}"
-    + (", …" if len(names) > _LISTED else "")
-    for kind, names in kinds.items()
-    if names
-  ]
-  if problems:
-    raise CheckpointError(
-      f"{where} does not fit the model: {'; '.join(problems)}"
-    )
+  fits.require(where, wanted, shapes, types, tuple(tensor_files.DTYPES))
 
 
 def _sources(model: Any) -> list[keymaps.Source]:
   """Where each of a model's parameters comes from."""
   layout = keymaps.LAYOUTS[model.config.architecture]
-  shapes = [spec.shape for spec in model.shapes]
+  shapes = [
+    padding.shape_in_file(model.config, names, spec.shape)
+    for names, spec in zip(model.axes, model.shapes, strict=True)
+  ]
   return keymaps.sources(model.paths, shapes, table=layout.table)
 
 
@@ -247,26 +269,33 @@ def _says_nothing(
   embed = layout.name_of("embed.weight")
   if name != layout.name_of("head.weight") or embed not in files:
     return False
-  return files[name].same_bytes(files[embed])
+  # Every process looks at a share, as it reads a share.
+  return files[name].same_bytes(
+    files[embed], (jax.process_index(), jax.process_count())
+  )
 
 
-def _load(
+def _read(
+  model: Any,
+  names: Sequence[str],
   source: keymaps.Source,
   files: Mapping[str, tensor_files.Entry],
   dtype: np.dtype,
-) -> jax.Array:
-  """One parameter, cast and in its own shape.
+  part: shards.Part,
+) -> np.ndarray:
+  """A part of one of a model's parameters, cast.
 
   Read straight into the array that jax takes over: on a CPU there is never
   another copy of it. Where elements change their order there is, of one
   tensor.
   """
-  value = tensor_files.empty(source.shape, dtype)
-  take = source.transform.take
-  parts = value if source.stacked else (value,)
-  for part, name in zip(parts, source.names, strict=True):
-    if take is None:
-      files[name].read(out=part)
-    else:
-      part[...] = take(files[name].read(), part.shape, source.part)
-  return jax.device_put(value)
+
+  def fill(part, out):
+    if not source.stacked:
+      regions.read(files[source.names[0]], source, part, out)
+      return
+    layers = source.names[part[0]]
+    for name, layer in zip(layers, out, strict=True):
+      regions.read(files[name], source, part[1:], layer)
+
+  return shards.assemble(model.config, names, part, dtype, fill)

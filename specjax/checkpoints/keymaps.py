@@ -7,11 +7,14 @@ them; `{i}` is the layer. The letters are DESIGN.md's glossary.
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 Shape = tuple[int, ...]
+
+
+PART = -1  # in `Transform.axes`: which of the parts that share the tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,69 +23,55 @@ class Transform:
 
   Attributes:
     name: the change, from the file's axes to ours.
-    file_shape: the shape in the file, for our shape.
-    take: our array, of the file's, our shape and which part it is; None where
-      the elements keep their order, so that they can be read in place.
-    put: the file's array, of ours in the order of their parts; None likewise.
+    axes: of each axis of the file, which of ours it is made of, outer first;
+      None where they are ours.
     parts: how many parameters share the tensor.
   """
 
   name: str
-  file_shape: Callable[[Shape], Shape]
-  take: Callable[[np.ndarray, Shape, int], np.ndarray] | None = None
-  put: Callable[[Sequence[np.ndarray]], np.ndarray] | None = None
+  axes: tuple[tuple[int, ...], ...] | None = None
   parts: int = 1
+
+  def order(self, rank: int) -> tuple[int, ...]:
+    """Our axes, and PART, in the order in which the file has them."""
+    if self.axes is None:
+      return tuple(range(rank))
+    return tuple(axis for folded in self.axes for axis in folded)
+
+  def view(self, shape: Shape) -> Shape:
+    """The file's tensor with an axis for each of `order`, for our shape."""
+    order = self.order(len(shape))
+    return tuple(self.parts if a == PART else shape[a] for a in order)
+
+  def file_shape(self, shape: Shape) -> Shape:
+    """The shape in the file, for our shape."""
+    if self.axes is None:
+      return tuple(shape)
+    sizes = (*shape, self.parts)  # PART is the last
+    return tuple(
+      math.prod(sizes[axis] for axis in folded) for folded in self.axes
+    )
 
   def to_file(self, values: Sequence[np.ndarray]) -> np.ndarray:
     """The file's tensor, of all parameters that share it."""
-    if self.put is not None:
-      return self.put(values)
-    (value,) = values
-    return value.reshape(self.file_shape(value.shape))
+    shape = values[0].shape
+    whole = np.stack(values, axis=-1) if self.parts > 1 else values[0]
+    whole = whole.transpose(self.order(len(shape)))
+    return whole.reshape(self.file_shape(shape))
 
 
-AS_IS = Transform(name="as it is", file_shape=lambda shape: shape)
-SPLIT_ROWS = Transform(
-  name="(N H) D → N H D",
-  file_shape=lambda shape: (math.prod(shape[:2]), shape[2]),
-)
-SPLIT_COLUMNS = Transform(
-  name="D (N H) → D N H",
-  file_shape=lambda shape: (shape[0], math.prod(shape[1:])),
-)
-SPLIT_BIAS = Transform(
-  name="(N H) → N H", file_shape=lambda shape: (math.prod(shape),)
-)
+AS_IS = Transform(name="as it is")
+SPLIT_ROWS = Transform(name="(N H) D → N H D", axes=((0, 1), (2,)))
+SPLIT_COLUMNS = Transform(name="D (N H) → D N H", axes=((0,), (1, 2)))
+SPLIT_BIAS = Transform(name="(N H) → N H", axes=((0, 1),))
 # GPT-2's products are (in, out), and query, key and value lie in one tensor.
-TRANSPOSE = Transform(
-  name="in out → out in",
-  file_shape=lambda shape: shape[::-1],
-  take=lambda tensor, shape, part: tensor.T,
-  put=lambda values: values[0].T,
-)
-TRANSPOSE_COLUMNS = Transform(
-  name="(N H) D → D N H",
-  file_shape=lambda shape: (math.prod(shape[1:]), shape[0]),
-  take=lambda tensor, shape, part: tensor.T.reshape(shape),
-  put=lambda values: values[0].reshape(len(values[0]), -1).T,
-)
+TRANSPOSE = Transform(name="in out → out in", axes=((1,), (0,)))
+TRANSPOSE_COLUMNS = Transform(name="(N H) D → D N H", axes=((1, 2), (0,)))
 THIRD_OF_COLUMNS = Transform(
-  name="D (3 N H) → 3 of N H D",
-  file_shape=lambda shape: (shape[2], 3 * math.prod(shape[:2])),
-  take=lambda tensor, shape, part: np.split(tensor, 3, axis=1)[part].T.reshape(
-    shape
-  ),
-  put=lambda values: np.concatenate(
-    [value.reshape(-1, value.shape[2]).T for value in values], axis=1
-  ),
-  parts=3,
+  name="D (3 N H) → 3 of N H D", axes=((2,), (PART, 0, 1)), parts=3
 )
 THIRD_OF_BIAS = Transform(
-  name="(3 N H) → 3 of N H",
-  file_shape=lambda shape: (3 * math.prod(shape),),
-  take=lambda tensor, shape, part: np.split(tensor, 3)[part].reshape(shape),
-  put=lambda values: np.concatenate([value.reshape(-1) for value in values]),
-  parts=3,
+  name="(3 N H) → 3 of N H", axes=((PART, 0, 1),), parts=3
 )
 
 
@@ -149,7 +138,7 @@ _ENDS = _rows(
   ("norm.weight", "model.norm.weight"),
   ("head.weight", "lm_head.weight"),
 )
-# Llama, Mistral, Qwen 2 and 3.
+# Llama, Mistral, Qwen 2 and 3, Chinchilla.
 DECODER = (
   *_ENDS,
   *_ATTENTION,
@@ -259,6 +248,7 @@ class Layout:
 # images are no part of a text model.
 LAYOUTS: Mapping[str, Layout] = {
   "LlamaForCausalLM": Layout(table=DECODER),
+  "ChinchillaForCausalLM": Layout(table=DECODER),
   "MistralForCausalLM": Layout(table=DECODER),
   "Qwen2ForCausalLM": Layout(table=DECODER),
   "Qwen3ForCausalLM": Layout(table=DECODER),

@@ -1,5 +1,6 @@
 """From what a user calls a model to a folder on this machine."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -9,13 +10,32 @@ import shutil
 from typing import Any
 
 from specjax import user_cache
+from specjax.checkpoints import folders
 
 # What a model folder is made of; other files of a repository stay there.
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found:
+  """A model on this machine, or within its reach.
+
+  Attributes:
+    folder: with config.json and the tokenizer's files.
+    url: where the weights lie, if not in the folder.
+  """
+
+  folder: pathlib.Path
+  url: str | None = None
+
+
 def resolve(name: str | os.PathLike) -> pathlib.Path:
+  """The local folder of a model; see `find`."""
+  return find(name).folder
+
+
+def find(name: str | os.PathLike, *, ranged: bool = False) -> Found:
   """Finds a model, fetching it first where it is not on this machine.
 
   Args:
@@ -23,9 +43,8 @@ def resolve(name: str | os.PathLike) -> pathlib.Path:
       folder. The hub's token is taken from the environment (HF_TOKEN). A
       URL's files are kept in the user's cache folder (`user_cache`), and
       fetched again when their sizes or dates change.
-
-  Returns:
-    The local folder.
+    ranged: whether a URL's weights are left where they are, for a caller who
+      reads no more than parts of them. An Orbax checkpoint always is.
 
   Raises:
     FileNotFoundError: there is no such folder, model or bucket path.
@@ -35,17 +54,17 @@ def resolve(name: str | os.PathLike) -> pathlib.Path:
   """
   name = os.fspath(name)
   if re.match(r"[a-z0-9]+://", name):
-    return _fetch(name)
+    return _fetch(name, ranged)
   folder = pathlib.Path(name).expanduser()
   if name and folder.is_dir():  # an empty name would be this folder
-    return folder
+    return Found(folder=folder)
   if name and folder.exists():
     raise ValueError(
       f"model {name!r} is a file; give the folder that holds config.json (a "
       "GGUF file becomes one with specjax-convert)"
     )
   if _HUB_ID.fullmatch(name):
-    return _download(name)
+    return Found(folder=_download(name))
   raise FileNotFoundError(
     f"model {name!r}: no such folder, and not a hub id of the form org/name"
   )
@@ -83,8 +102,8 @@ def _download(name: str) -> pathlib.Path:
   return pathlib.Path(folder)
 
 
-def _fetch(url: str) -> pathlib.Path:
-  """Copies the folder behind a URL into the cache."""
+def _fetch(url: str, ranged: bool) -> Found:
+  """Copies the folder behind a URL into the cache, or all but the weights."""
   import fsspec
 
   scheme = url.partition("://")[0]
@@ -98,31 +117,40 @@ def _fetch(url: str) -> pathlib.Path:
     ) from None
   except ValueError as error:
     raise ValueError(f"model {url!r}: {_first_line(error)}") from None
-  files = _listing(system, path, url)
+  files, orbax = _listing(system, path, url)
   # The listing is in the folder's name: a changed model is another folder.
-  key = hashlib.sha256(json.dumps([url, files]).encode()).hexdigest()[:24]
+  listed = json.dumps([url, files, ranged, orbax])
+  key = hashlib.sha256(listed.encode()).hexdigest()[:24]
   folder = user_cache.folder() / key
+  found = Found(folder=folder, url=url if ranged or orbax else None)
   if folder.is_dir():
-    return folder
+    return found
   partial = folder.with_name(f"{key}.{os.getpid()}.partial")
   partial.mkdir(parents=True)
   try:
+    if orbax:  # The empty folder says that it is there.
+      (partial / folders.ORBAX).mkdir()
     for remote, *_ in files:
+      if ranged and remote.endswith(".safetensors"):
+        continue
       system.get_file(remote, str(partial / pathlib.PurePosixPath(remote).name))
     partial.rename(folder)
   except Exception as error:  # whatever the bucket's library raises
     if folder.is_dir():  # another process was faster
-      return folder
+      return found
     raise ConnectionError(
       f"model {url!r}: fetching failed ({_first_line(error)})"
     ) from None
   finally:
     shutil.rmtree(partial, ignore_errors=True)
-  return folder
+  return found
 
 
-def _listing(system: Any, path: str, url: str) -> list[list]:
-  """[path, size, date] of the model files in a remote folder, in order."""
+def _listing(system: Any, path: str, url: str) -> tuple[list[list], bool]:
+  """[path, size, date] of the model files in a remote folder, in order.
+
+  And whether there is an Orbax checkpoint beside them.
+  """
   try:
     entries = system.ls(path, detail=True)
   except FileNotFoundError:
@@ -131,8 +159,10 @@ def _listing(system: Any, path: str, url: str) -> list[list]:
     raise ConnectionError(
       f"model {url!r}: cannot be listed ({_first_line(error)})"
     ) from None
-  files = []
+  files, orbax = [], False
   for entry in entries:
+    name = entry["name"].rstrip("/").rpartition("/")[2]
+    orbax |= entry["type"] == "directory" and name == folders.ORBAX
     suffixed = any(entry["name"].endswith(p[1:]) for p in _PATTERNS)
     if entry["type"] == "file" and suffixed:
       date = entry.get("updated") or entry.get("mtime") or entry.get("created")
@@ -141,7 +171,7 @@ def _listing(system: Any, path: str, url: str) -> list[list]:
     raise FileNotFoundError(
       f"model {url!r}: no model files ({', '.join(_PATTERNS)}) in that folder"
     )
-  return sorted(files)
+  return sorted(files), orbax
 
 
 def _first_line(error: Exception) -> str:

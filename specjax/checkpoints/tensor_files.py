@@ -1,9 +1,7 @@
 """The safetensors format: named arrays in a file, read and written.
 
 The format (safetensors, "Format"): the header's length as 8 bytes, the header
-in JSON, the bytes of all tensors. Tensors are read with plain reads, not
-through a memory map: mapped pages stay resident beside the copy made of them,
-and a load would hold the model twice.
+in JSON, the bytes of all tensors. `regions` reads parts of them.
 """
 
 import contextlib
@@ -14,12 +12,14 @@ import os
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from specjax import text
+from specjax.checkpoints import ranges
+from specjax.checkpoints.ranges import Local, Remote, Traffic
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -56,59 +56,82 @@ class Entry:
 
   Attributes:
     name: its name.
-    path: the file it lies in.
+    path: the file it lies in, as errors name it.
     shape: its shape.
     code: safetensors' name of its type.
     start: where its bytes begin in the file.
     nbytes: how many they are.
     file: the open file.
+    traffic: where the bytes that are read are counted.
   """
 
   name: str
-  path: pathlib.Path
+  path: str
   shape: tuple[int, ...]
   code: str
   start: int
   nbytes: int
-  file: BinaryIO = dataclasses.field(repr=False)
+  file: Local | Remote = dataclasses.field(repr=False)
+  traffic: Traffic = dataclasses.field(repr=False)
 
-  def read(self, dtype: Any = None, out: np.ndarray | None = None):
-    """Reads the tensor.
-
-    Args:
-      dtype: what its numbers become; its own type unless given.
-      out: a contiguous array of as many numbers, filled in place; made in the
-        tensor's shape unless given.
+  @property
+  def dtype(self) -> np.dtype:
+    """Its type.
 
     Raises:
-      CheckpointError: the type is none of DTYPES, or the file has shrunk.
+      CheckpointError: it is none of DTYPES.
     """
     if self.code not in DTYPES:
       raise CheckpointError(
         f"{self.path}: tensor {self.name} is of the type {self.code}; only "
         f"{', '.join(DTYPES)} are read"
       )
-    own = DTYPES[self.code]
-    dtype = np.dtype(own if dtype is None else dtype)
-    out = empty(self.shape, dtype) if out is None else out
-    flat = out.reshape(-1)
-    if out.dtype == own:
-      self._fill(flat.view(np.uint8), 0)
-      return out
-    piece = np.empty(min(flat.size, _PIECE // own.itemsize), own)
-    for at in range(0, flat.size, max(piece.size, 1)):
-      part = piece[: flat.size - at]
-      self._fill(part.view(np.uint8), at * own.itemsize)
-      flat[at : at + part.size] = part
+    return DTYPES[self.code]
+
+  def read(self) -> np.ndarray:
+    """Reads the whole tensor.
+
+    Raises:
+      CheckpointError: the type is none of DTYPES, or the file has shrunk.
+    """
+    out = empty(self.shape, self.dtype)
+    self.read_into(out.reshape(-1), 0)
     return out
 
-  def same_bytes(self, other: "Entry") -> bool:
-    """Whether another tensor is of this type and holds the same numbers."""
+  def read_into(self, out: np.ndarray, first: int) -> None:
+    """Reads numbers that follow one another.
+
+    Args:
+      out: a flat array of any type, filled in place.
+      first: how many of the tensor's numbers come before them.
+
+    Raises:
+      CheckpointError: as read.
+    """
+    own = self.dtype
+    if out.dtype == own:
+      self._fill(out.view(np.uint8), first * own.itemsize)
+      return
+    piece = np.empty(min(out.size, _PIECE // own.itemsize), own)
+    for at in range(0, out.size, max(piece.size, 1)):
+      part = piece[: out.size - at]
+      self._fill(part.view(np.uint8), (first + at) * own.itemsize)
+      out[at : at + part.size] = part
+
+  def same_bytes(self, other: "Entry", share: tuple[int, int]) -> bool:
+    """Whether another tensor is of this type and holds the same numbers.
+
+    Args:
+      other: the other tensor.
+      share: (i, n): only the i-th n-th of them is looked at.
+    """
     if (self.code, self.nbytes) != (other.code, other.nbytes):
       return False
-    mine, theirs = np.empty((2, min(self.nbytes, _PIECE)), np.uint8)
-    for at in range(0, self.nbytes, max(mine.size, 1)):
-      size = min(mine.size, self.nbytes - at)
+    number, count = share
+    start, end = (self.nbytes * n // count for n in (number, number + 1))
+    mine, theirs = np.empty((2, min(end - start, _PIECE)), np.uint8)
+    for at in range(start, end, max(mine.size, 1)):
+      size = min(mine.size, end - at)
       self._fill(mine[:size], at)
       other._fill(theirs[:size], at)
       if not np.array_equal(mine[:size], theirs[:size]):
@@ -117,16 +140,11 @@ class Entry:
 
   def _fill(self, buffer: np.ndarray, at: int) -> None:
     """Reads bytes of the tensor, from `at` on, until the buffer is full."""
-    self.file.seek(self.start + at)
-    view = memoryview(buffer)
-    while view:
-      count = self.file.readinto(view)
-      if not count:
-        raise CheckpointError(
-          f"{self.path}: the file ends within tensor {self.name}; fetch it "
-          "again"
-        )
-      view = view[count:]
+    if not self.file.fill(buffer, self.start + at):
+      raise CheckpointError(
+        f"{self.path}: the file ends within tensor {self.name}; fetch it again"
+      )
+    self.traffic.nbytes += buffer.size
 
 
 def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
@@ -142,7 +160,11 @@ def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 def open_folder(
-  folder: pathlib.Path, stack: contextlib.ExitStack
+  folder: pathlib.Path,
+  stack: contextlib.ExitStack,
+  *,
+  url: str | None = None,
+  traffic: Traffic | None = None,
 ) -> dict[str, Entry]:
   """Opens the tensors of a model folder, none of them read yet.
 
@@ -150,35 +172,40 @@ def open_folder(
     folder: with model.safetensors, or with the shards that its
       model.safetensors.index.json names.
     stack: closes the files.
+    url: where the safetensors lie, if not in the folder.
+    traffic: counts the bytes that are read.
 
   Raises:
     FileNotFoundError: there are no safetensors, or a shard is absent.
+    ConnectionError: the URL cannot be read.
     CheckpointError: a file is damaged, or two shards have the same tensor.
     ValueError: the index is not JSON.
   """
   entries: dict[str, Entry] = {}
-  for name in _files(folder):
-    path = folder / name
+  traffic = Traffic() if traffic is None else traffic
+  for name in _files(folder, url):
+    path = str(folder / name) if url is None else f"{url}/{name}"
     try:
-      file = stack.enter_context(path.open("rb", buffering=0))
-      found = _read_header(path, file)
+      file = ranges.open_in(folder, name, url)
+      stack.callback(file.close)
+      found = _read_header(path, file, traffic)
     except FileNotFoundError:
       raise FileNotFoundError(
-        f"{path}: no such file, but {INDEX} names it"
+        f"{path}: no such file"
+        + (f", but {INDEX} names it" if name != FILE else "")
       ) from None
-    except CheckpointError:
+    except (CheckpointError, ConnectionError):
       raise
     except (OSError, ValueError) as error:  # a folder, or no name of a file
       raise CheckpointError(f"{path}: cannot be read ({error})") from None
     for twice in found.keys() & entries.keys():
-      raise CheckpointError(
-        f"{path}: tensor {shown(twice)} is in {entries[twice].path.name} too"
-      )
+      other = os.path.basename(entries[twice].path)
+      raise CheckpointError(f"{path}: tensor {shown(twice)} is in {other} too")
     entries |= found
   return entries
 
 
-def _files(folder: pathlib.Path) -> list[str]:
+def _files(folder: pathlib.Path, url: str | None) -> list[str]:
   """The names of a folder's safetensors files."""
   if (folder / FILE).is_file():
     return [FILE]
@@ -193,13 +220,17 @@ def _files(folder: pathlib.Path) -> list[str]:
           "file beside it"
         )
     return sorted(set(index.values()))
+  if url is not None:
+    return [FILE]
   hint = ""
   if any(folder.glob("pytorch_model*.bin")):
     hint = "; its pytorch_model.bin must be converted to safetensors first"
   raise FileNotFoundError(f"{folder}: neither {FILE} nor {INDEX} in it{hint}")
 
 
-def _read_header(path: pathlib.Path, file: BinaryIO) -> dict[str, Entry]:
+def _read_header(
+  path: str, file: Local | Remote, traffic: Traffic
+) -> dict[str, Entry]:
   """The tensors of an open file, all of them held to its size."""
 
   def damaged(what: str) -> CheckpointError:
@@ -207,8 +238,8 @@ def _read_header(path: pathlib.Path, file: BinaryIO) -> dict[str, Entry]:
       f"{path}: the file is truncated or damaged ({what}); fetch it again"
     )
 
-  size = os.fstat(file.fileno()).st_size
-  length = int.from_bytes(_exactly(file, 8), "little")
+  size = file.size
+  length = int.from_bytes(_bytes(file, 0, min(size, 8)), "little")
   if size < 8 or length > min(size - 8, _LONGEST_HEADER):
     raise damaged(
       f"it has {size} bytes, too few for the header's length"
@@ -217,7 +248,7 @@ def _read_header(path: pathlib.Path, file: BinaryIO) -> dict[str, Entry]:
     )
   try:
     header = json.loads(
-      _exactly(file, length).decode(), object_pairs_hook=_once
+      _bytes(file, 8, length).decode(), object_pairs_hook=_once
     )
   except RecursionError:
     raise damaged("the header is nested too deep") from None
@@ -240,6 +271,7 @@ def _read_header(path: pathlib.Path, file: BinaryIO) -> dict[str, Entry]:
       start=start + begin,
       nbytes=end - begin,
       file=file,
+      traffic=traffic,
     )
   at = start
   for entry in sorted(entries.values(), key=lambda e: (e.start, e.nbytes)):
@@ -254,12 +286,10 @@ def _read_header(path: pathlib.Path, file: BinaryIO) -> dict[str, Entry]:
   return entries
 
 
-def _exactly(file: BinaryIO, count: int) -> bytes:
-  """The next bytes; an unbuffered read may give fewer than are there."""
-  data = b""
-  while len(data) < count and (more := file.read(count - len(data))):
-    data += more
-  return data
+def _bytes(file: Local | Remote, at: int, count: int) -> bytes:
+  buffer = np.zeros(count, np.uint8)
+  file.fill(buffer, at)
+  return buffer.tobytes()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

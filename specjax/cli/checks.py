@@ -9,6 +9,7 @@ from specjax.cli import command
 from specjax.cli import settings as settings_lib
 from specjax.engine import request as request_lib
 from specjax.engine import sizes
+from specjax.sharding import rules, shape
 
 _INT32 = 2**31 - 1
 # name -> least, most: all that can be told without a model. They are those of
@@ -25,6 +26,9 @@ _RANGES = {
   "slots": (1, _INT32),
   "capacity": (2, _INT32),
   "n": (1, 10_000),
+  "num_shards": (1, _INT32),
+  "num_processes": (1, _INT32),
+  "process_id": (0, _INT32),
   "logprobs": (0, request_lib.MAX_LOGPROBS),
   "repetition_penalty": request_lib.RANGES["repetition_penalty"],
   "presence_penalty": request_lib.RANGES["presence_penalty"],
@@ -205,6 +209,8 @@ def _check_ranges(given: settings_lib.Given) -> None:
         f"{named(given, 'max_memory')} is no size;"
         " give one such as 8GB, 8GiB or 500MB"
       ) from None
+  _check_mesh(given)
+  _check_shard(given)
   if s.compilation_cache == "":
     raise command.UsageError(
       f"{named(given, 'compilation_cache')} is empty; give a folder, or off"
@@ -212,6 +218,42 @@ def _check_ranges(given: settings_lib.Given) -> None:
   logit_bias(s.logit_bias)
   if "" in s.stop:
     raise command.UsageError("--stop= is empty; give a text, or leave it out")
+
+
+def _check_shard(given: settings_lib.Given) -> None:
+  s = given.settings
+  if (s.shard_index is None) != (s.num_shards is None):
+    one, other = "shard_index", "num_shards"
+    if s.shard_index is None:
+      one, other = other, one
+    raise command.UsageError(
+      f"{named(given, one)} needs --{other} beside it; job i of n gets"
+      " --shard_index=i --num_shards=n, with i from 0"
+    )
+  if s.num_shards is not None and not 0 <= s.shard_index < s.num_shards:
+    raise command.UsageError(
+      f"{named(given, 'shard_index')} is not in 0…{s.num_shards - 1}, of"
+      f" {named(given, 'num_shards')}"
+    )
+
+
+def _check_mesh(given: settings_lib.Given) -> None:
+  """Refuses what is wrong about a mesh before any device is looked at."""
+  s = given.settings
+  try:
+    if s.mesh is not None:
+      shape.parse(s.mesh)
+    for strategy in (s.strategy, s.draft_strategy):
+      if strategy is not None:
+        rules.find(strategy)
+  except ValueError as error:
+    raise command.UsageError(str(error)) from None
+  if s.cache_sharding is not None and isinstance(s.strategy, Mapping):
+    if "caches" in s.strategy:
+      raise command.UsageError(
+        f"{named(given, 'cache_sharding')} and the strategy's own caches"
+        " contradict each other; leave out one of the two"
+      )
 
 
 def _check_idle(given: settings_lib.Given, names: Iterable[str]) -> None:
@@ -226,10 +268,19 @@ def _check_idle(given: settings_lib.Given, names: Iterable[str]) -> None:
     "ngram_min": (s.proposer != "ngram", proposer),
     "ngram_max": (s.proposer != "ngram", proposer),
     "draft_model": (s.proposer != "draft_model", proposer),
+    "strategy": (s.mesh is None, "without --mesh"),
+    "draft_strategy": (
+      s.mesh is None or s.proposer != "draft_model",
+      "without --mesh" if s.mesh is None else proposer,
+    ),
+    "cache_sharding": (s.mesh is None, "without --mesh"),
+    "pad_heads": (s.mesh is None and s.pad_heads, "without --mesh"),
     "stream": (s.prompt is None and s.stream, "with --prompts"),
     "logprobs": (s.prompts is None, "without --prompts"),
     "slots": (s.prompts is None and s.slots > 1, "with a single --prompt"),
     "output": (s.prompts is None, "without --prompts"),
+    "shard_index": (s.prompts is None, "without --prompts"),
+    "num_shards": (s.prompts is None, "without --prompts"),
     "overwrite": (s.output is None and s.overwrite, "without --output"),
     "resume": (s.output is None and s.resume, "without --output"),
   }

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from specjax.cli import streams
 from specjax.jobs import stopping
+from specjax.sharding import hosts
 
 
 class UsageError(ValueError):
@@ -55,9 +56,12 @@ def leave(code: int) -> NoReturn:
   """Ends the process, for console scripts.
 
   After a signal at once: XLA may be compiling in threads of its own, which
-  Python's way out would wait for, and which crash it.
+  Python's way out would wait for, and which crash it. One of many processes
+  too, where it has failed: jax would wait for the others on its way out.
   """
-  if code in stopping.EXIT_CODES.values():
+  group = hosts.current()
+  stuck = group.is_many and not group.is_over
+  if stuck or code in stopping.EXIT_CODES.values():
     for stream in (sys.stdout, sys.stderr):
       with contextlib.suppress(OSError, ValueError, AttributeError):
         stream.flush()

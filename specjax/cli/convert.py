@@ -2,11 +2,13 @@
 
   specjax-convert --gguf=model.gguf --output=folder --dtype=float32
   specjax-convert --model=FOLDER --output=folder --dtype=bfloat16
+  specjax-convert --model=FOLDER --output=folder --format=orbax
 
 The folder holds config.json, the weights as safetensors (several files and an
 index beyond 5 GB) and the tokenizer's files with the chat template. Weights go
-through one tensor at a time. Exit code: 0 done, 1 failed, 2 wrong command line,
-130 interrupted.
+through one tensor at a time. With --format=orbax they are an Orbax checkpoint,
+in orbax/; from or to one, the whole model is held in memory. Exit code: 0 done,
+1 failed, 2 wrong command line, 130 interrupted.
 """
 
 import contextlib
@@ -21,6 +23,7 @@ from specjax.cli import command, table
 
 PROGRAM = "specjax-convert"
 DTYPES = ("float32", "bfloat16", "float16")
+FORMATS = ("safetensors", "orbax")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,12 @@ class Settings:
   output: str | None = table.setting(None, "string", "the folder to write")
   dtype: str = table.setting(
     "float32", "choice", "of the weights in the folder", DTYPES
+  )
+  format: str = table.setting(
+    "safetensors",
+    "choice",
+    "of the weights in the folder; orbax needs --model",
+    FORMATS,
   )
   overwrite: bool = table.setting(
     False, "switch", "write into a folder that already holds files"
@@ -102,23 +111,31 @@ def copy(
   *,
   dtype: str = "float32",
   overwrite: bool = False,
+  format: str = "safetensors",
 ) -> None:
-  """Writes a model folder again, its weights in another type.
+  """Writes a model folder again, its weights in another type or format.
 
   Args:
     name: a folder, a hub id or a gs:// path.
     folder, dtype, overwrite: as in `convert`.
+    format: "safetensors" or "orbax".
 
   Raises:
     FileExistsError: the folder holds files and `overwrite` is false.
     ValueError: the model is none that the decoder can run; nothing is written.
     Others as specjax.load.
   """
-  from specjax.checkpoints import folders, hf, locate
+  from specjax import pretrained
+  from specjax.checkpoints import folders, hf, locate, weights
   from specjax.models import decoder
 
   _check_output(folder, overwrite)
   source = locate.resolve(name)
+  if format == "orbax" or weights.is_orbax(source):
+    held = "bfloat16" if dtype == "bfloat16" else "float32"
+    model = pretrained.load(name, dtype=held, scan_layers=True)
+    model.save(folder, dtype=dtype, overwrite=overwrite, format=format)
+    return
   model = decoder.build(hf.read_decoder_config(source), scan_layers=True)
   with contextlib.ExitStack() as stack:
     entries = hf.open_tensors(source, model, stack)
@@ -197,6 +214,16 @@ def parse(argv: Sequence[str]) -> Settings | None:
     )
   if "output" not in given:
     raise command.UsageError("--output is missing; name the folder to write")
+  if given.get("format") == "orbax":
+    if "gguf" in given:
+      raise command.UsageError(
+        "--format=orbax needs --model; convert the GGUF file to a folder "
+        "first, and give that"
+      )
+    if given.get("dtype") == "float16":
+      raise command.UsageError(
+        "--dtype=float16 is none of --format=orbax; give float32 or bfloat16"
+      )
   return Settings(**given)
 
 
@@ -213,7 +240,7 @@ def _main(argv: Sequence[str]) -> int:
   if s.gguf is not None:
     convert(pathlib.Path(s.gguf), pathlib.Path(s.output), **how)
   else:
-    copy(s.model, pathlib.Path(s.output), **how)
+    copy(s.model, pathlib.Path(s.output), format=s.format, **how)
   print(f"wrote {s.output} ({s.dtype})")
   return 0
 

@@ -9,20 +9,28 @@ A proposer (--proposer=ngram, or draft_model with --draft_model=FOLDER) drafts
 Answers go to standard output or --output; progress, the summary and errors go
 to standard error. A row of the file that cannot run is answered with its error
 and line number, and the run goes on. A run that was ended by Ctrl-C, SIGTERM or
-a kill goes on with --resume. Exit code: 0 done (even where some rows failed), 1
-failed or every row did, 2 wrong command line, 130 interrupted, 141 the reader
-of standard output has gone, 143 terminated.
+a kill goes on with --resume. On a slice of a TPU pod the same command runs on
+every worker, and process 0 writes. Exit code: 0 done (even where some rows
+failed), 1 failed or every row did, 2 wrong command line, 130 interrupted, 141
+the reader of standard output has gone, 143 terminated.
 """
 
 import contextlib
 import gc
 import hashlib
-import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from specjax.cli import checks, command, resuming, streams
+from specjax.cli import (
+  checks,
+  command,
+  processes,
+  profiling,
+  resuming,
+  streams,
+)
 from specjax.cli import settings as settings_lib
+from specjax.sharding import hosts
 
 PROGRAM = "specjax-generate"
 
@@ -43,9 +51,15 @@ def _main(argv: Sequence[str]) -> int:
     streams.say(settings_lib.help_text(__doc__))
     return 0
   checks.check(given)
-  if given.settings.prompts is None:
-    return _answer(given.settings)
-  return _job(given)
+  if given.settings.profile_dir is not None:
+    profiling.check(given.settings.profile_dir)
+  with processes.joined(given.settings, PROGRAM) as group:
+    if given.settings.prompts is None:
+      processes.agree(given, None)
+      code = _answer(given.settings)
+    else:
+      code = _job(given)
+    return group.finish(code)
 
 
 def _job(given: settings_lib.Given) -> int:
@@ -55,23 +69,26 @@ def _job(given: settings_lib.Given) -> int:
 
   s = given.settings
   rows, digest = _rows(given)
-  with output.claim(
-    s.output, overwrite=s.overwrite, resume=s.resume, source=s.prompts
-  ) as out:
+  processes.agree(given, digest)
+  if hosts.current().is_first:
+    claim = output.claim(
+      s.output, overwrite=s.overwrite, resume=s.resume, source=s.prompts
+    )
+  else:
+    claim = output.Nowhere()
+  with claim as out:
     checks.check_rows(
       given, [row for row in rows if isinstance(row, prompts.Row)]
     )
-    if not rows:
-      named = checks.named(given, "prompts")
-      raise ValueError(f"{named} is empty; write a row a line")
     return _answer_rows(s, rows, resuming.Plan(s, rows, digest, out), out)
 
 
 def _rows(given: settings_lib.Given):
-  """The prompt file's rows, and its digest."""
-  from specjax.jobs import prompts
+  """The rows of the prompt file that are this job's, and the file's digest."""
+  from specjax.jobs import prompts, shards
 
   named = checks.named(given, "prompts")
+  processes.check_prompts(given.settings.prompts, named)
   digest = hashlib.sha256()
   try:
     rows = list(prompts.read(given.settings.prompts, digest=digest))
@@ -79,27 +96,33 @@ def _rows(given: settings_lib.Given):
     missing = isinstance(error, FileNotFoundError)
     why = "no such file" if missing else (error.strerror or str(error)).lower()
     raise ValueError(f"{named}: {why}") from None
-  return rows, digest.hexdigest()
+  if not rows:
+    raise ValueError(f"{named} is empty; write a row a line")
+  shard = given.settings.shard_index, given.settings.num_shards
+  return shards.part(rows, *shard), digest.hexdigest()
 
 
 def _answer_rows(s: settings_lib.Settings, rows, plan, out) -> int:
   """Answers the rows that are not done, and sums up."""
   from specjax import metrics
-  from specjax.jobs import prompts, requests, run, stopping
+  from specjax.jobs import prompts, requests, resume, run, stopping
 
-  defaults = _defaults(s)
-  done = run.asked(rows, defaults, plan.done)
+  group, defaults = hosts.current(), _defaults(s)
+  found = group.share(plan.done.to_json())  # Process 0 alone has looked.
+  done = run.asked(rows, defaults, resume.from_json(found))
   total = run.total(rows, defaults)
   if s.resume:
-    _report(_found(done, total))
+    processes.report(_found(done, total))
   if len(done.keys) == total:
     plan.start()
     return 1 if done.errors == total else 0
   readable = [row for row in rows if isinstance(row, prompts.Row)]
   top = requests.top_logprobs(readable, defaults)
   engine, encoder = _engine(s, plan.models, top)
-  with stopping.patient() as stop:
+  with stopping.patient() as asked:
+    stop = processes.stop_of(asked)
     plan.start()
+    group.before_leaving = out.flush
     result = run.run(
       engine,
       rows,
@@ -108,11 +131,12 @@ def _answer_rows(s: settings_lib.Settings, rows, plan, out) -> int:
       out=out,
       done=done,
       stop=stop,
+      quiet=not group.is_first,
     )
     out.flush()
-  _report(metrics.table(result.summary))
+  processes.report(metrics.table(result.summary))
   failed = result.failed + done.errors
-  _report(
+  processes.report(
     f"{result.before + result.written} of {result.total} rows written to"
     f" {out.name}"
     + (f", {result.before} of them before" if result.before else "")
@@ -123,9 +147,9 @@ def _answer_rows(s: settings_lib.Settings, rows, plan, out) -> int:
   # On standard output the rows themselves have just said so.
   if s.output is not None:
     for line, why in result.errors:
-      _report(f"line {line}: {' '.join(why.split())}")
+      processes.report(f"line {line}: {' '.join(why.split())}")
     if result.failed > len(result.errors):
-      _report(f"… and {result.failed - len(result.errors)} more")
+      processes.report(f"… and {result.failed - len(result.errors)} more")
   if result.interrupted:
     return stopping.EXIT_CODES[stop.signal]
   return 1 if failed == result.total else 0
@@ -150,6 +174,7 @@ def _answer(s: settings_lib.Settings) -> int:
   from specjax.engine import request as request_lib
   from specjax.jobs import prompts, requests
 
+  first = hosts.current().is_first
   engine, encoder = _engine(s)
   row = prompts.Row(line=1, id="0", prompt=s.prompt, messages=None, settings={})
   request = requests.build(row, _defaults(s), encoder)
@@ -158,16 +183,17 @@ def _answer(s: settings_lib.Settings) -> int:
   for event in engine.run([request]):
     if isinstance(event, request_lib.Completion):
       done[event.sample] = event
-    elif s.stream:
+    elif s.stream and first:
       streams.say(event.text, end="")
   wall_s = time.perf_counter() - start
   for sample, completion in sorted(done.items()):
     if completion.finish_reason == "error":
       return command.fail(PROGRAM, completion.error, code=1)
-    if s.n > 1:
+    if s.n > 1 and first:
       streams.say(f"[{sample + 1} of {s.n}]")
-    streams.say("" if s.stream else completion.text)
-  _report(metrics.table(metrics.summarize(done.values(), wall_s)))
+    if first:
+      streams.say("" if s.stream else completion.text)
+  processes.report(metrics.table(metrics.summarize(done.values(), wall_s)))
   return 0
 
 
@@ -198,7 +224,8 @@ def _engine(s: settings_lib.Settings, check_models=None, top_logprobs=0):
     top_logprobs: see `engine.loop.Engine`.
   """
   drafts = s.proposer == "draft_model"
-  _report(f"loading {s.model}{f' and {s.draft_model}' if drafts else ''} …")
+  names = f"{s.model}{f' and {s.draft_model}' if drafts else ''}"
+  processes.report(f"loading {names} …")
   start = time.perf_counter()
   from specjax import api, compilation_cache
   from specjax.engine import memory
@@ -208,12 +235,12 @@ def _engine(s: settings_lib.Settings, check_models=None, top_logprobs=0):
     compilation_cache.enable(s.compilation_cache)
   else:
     compilation_cache.disable()
-  target = api.load(s.model, dtype=s.dtype, scan_layers=s.scan_layers)
-  draft = None
-  if drafts:
-    draft = api.load(s.draft_model, dtype=s.dtype, scan_layers=s.scan_layers)
+  target, draft = _models(s)
   if check_models is not None:
-    check_models(_digests(target, draft))
+    digests = _digests(target, draft)
+    check_models(digests)
+    named = {f"digest of --{role}": one for role, one in digests.items()}
+    hosts.current().agree(named, "give all processes the same models")
   engine = api.Engine(
     target,
     proposer=s.proposer,
@@ -228,17 +255,40 @@ def _engine(s: settings_lib.Settings, check_models=None, top_logprobs=0):
     max_memory=s.max_memory,
     top_logprobs=top_logprobs,
   )
-  _report(memory.line(engine.memory, engine.memory_limit))
+  processes.report(memory.line(engine.memory, engine.memory_limit))
   loaded = time.perf_counter()
   after = " the first time, seconds after" if kept else ""
-  _report(f"compiling (about a minute{after}) …")
+  processes.report(f"compiling (about a minute{after}) …")
   engine.warmup()
   compiled = time.perf_counter()
-  _report(
+  processes.report(
     f"{target.name}: loaded in {loaded - start:.1f} s,"
     f" compiled in {compiled - loaded:.1f} s"
   )
+  if s.profile_dir is not None:
+    engine = profiling.Profiled(engine, s.profile_dir, processes.report)
   return engine, target.tokenizer
+
+
+def _models(s: settings_lib.Settings):
+  """The target and the draft model, or None for it; nothing is read yet."""
+  from specjax import api
+
+  mesh = processes.mesh(s.mesh)
+  how = dict(dtype=s.dtype, scan_layers=s.scan_layers, mesh=mesh)
+  how |= dict(cache_sharding=s.cache_sharding, pad_heads=s.pad_heads)
+  target, draft = api.load(s.model, strategy=s.strategy, **how), None
+  if s.proposer == "draft_model":
+    strategy = s.draft_strategy or s.strategy
+    draft = api.load(s.draft_model, strategy=strategy, **how)
+  if s.pad_heads and not any(
+    one.is_padded for one in (target, draft) if one is not None
+  ):
+    raise command.UsageError(
+      f"--pad_heads does nothing: all heads divide over --mesh={mesh};"
+      " leave it out"
+    )
+  return target, draft
 
 
 def _digests(target, draft) -> dict[str, str]:
@@ -279,10 +329,6 @@ def _defaults(s: settings_lib.Settings):
       "stop": s.stop,
     },
   )
-
-
-def _report(text: str) -> None:
-  print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

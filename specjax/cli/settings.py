@@ -1,13 +1,14 @@
 """The settings of specjax-generate: one table for flags, config and help."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from specjax.cli import command, table
+from specjax.sharding import rules
 
 _TYPES = {"string": str, "integer": int, "number": float, "switch": bool}
 _WANTED = {
@@ -127,12 +128,65 @@ class Settings:
     "switch",
     "stack the layers and loop over them: quick to compile, slow on a CPU",
   )
+  mesh: str | None = table.setting(
+    None,
+    "string",
+    "split the models over all devices, laid out along these axes, as in"
+    " data:2,model:4",
+  )
+  strategy: str | Mapping[str, Any] | None = table.setting(
+    None,
+    "rules",
+    "what is split over the mesh: tensor (rows over data, heads, MLP and"
+    " vocabulary over model; if not given), tensor2d (the model over both),"
+    " fsdp (as tensor, weights over data too and gathered), replicated (rows"
+    " over data alone); or rules of your own in a config",
+    tuple(rules.STRATEGIES),
+  )
+  draft_strategy: str | Mapping[str, Any] | None = table.setting(
+    None,
+    "rules",
+    "the draft model's; that of --strategy if not given",
+    tuple(rules.STRATEGIES),
+  )
+  cache_sharding: str | None = table.setting(
+    None,
+    "choice",
+    "split caches by heads (as the strategy says; if not given), by rows or by"
+    " positions",
+    rules.CACHES,
+  )
+  pad_heads: bool = table.setting(
+    False,
+    "switch",
+    "add heads of zeros, or repeat key heads, where they do not divide over the"
+    " mesh; the result is the same",
+  )
   compilation_cache: str | None = table.setting(
     None,
     "string",
     "the folder that keeps compiled programs for the next start, or off;"
     " if not given, $JAX_COMPILATION_CACHE_DIR, or xla in $SPECJAX_CACHE"
     " (~/.cache/specjax)",
+  )
+  profile_dir: str | None = table.setting(
+    None,
+    "string",
+    "trace some 20 steps into this folder, for xprof or TensorBoard;"
+    " draft, verify and commit are named in it",
+  )
+  coordinator_address: str | None = table.setting(
+    None,
+    "string",
+    "HOST:PORT of process 0, for a job of many processes elsewhere than on a"
+    " TPU pod, which needs no flag; with --num_processes and --process_id, each"
+    " also in the environment, as $JAX_COORDINATOR_ADDRESS and so on",
+  )
+  num_processes: int | None = table.setting(
+    None, "integer", "how many processes run the job together"
+  )
+  process_id: int | None = table.setting(
+    None, "integer", "which of them this is, from 0; 0 writes the output"
   )
   prompt: str | None = table.setting(
     None, "string", "a prompt; its answer is printed"
@@ -159,6 +213,15 @@ class Settings:
     "go on with an output that an ended run of the same job has left: its rows"
     " are kept, a half-written line is dropped; from the beginning where there"
     " is none",
+  )
+  shard_index: int | None = table.setting(
+    None,
+    "integer",
+    "answer only every --num_shards-th row, from this one (0, 1, …) on: for"
+    " jobs that share a prompt file; specjax-merge puts their outputs together",
+  )
+  num_shards: int | None = table.setting(
+    None, "integer", "how many jobs share the prompt file"
   )
   chat: bool = table.setting(
     False, "switch", "put prompts through the model's chat template"
@@ -292,8 +355,10 @@ def _typed(name: str, value: Any) -> Any:
       texts = tuple(texts)
       if all(isinstance(text, str) for text in texts):
         return texts
-  elif kind == "choice":
-    if value in choices:
+  elif kind == "rules" and isinstance(value, Mapping | ConfigDict):
+    return value.to_dict() if isinstance(value, ConfigDict) else dict(value)
+  elif kind in ("choice", "rules"):
+    if isinstance(value, str) and value in choices:
       return value
   elif kind == "number" and type(value) in (int, float):
     return float(value)

@@ -23,10 +23,11 @@ def setting(default: Any, kind: str, help: str, choices: Sequence[str] = ()):
 
   Args:
     default: the value where neither flag nor config sets one.
-    kind: "string", "integer", "number", "switch", "choice" or "texts" (a
-      string that may be given several times).
+    kind: "string", "integer", "number", "switch", "choice", "texts" (a
+      string that may be given several times) or "rules" (a choice, or in a
+      config a mapping).
     help: what it is, in words that follow its name.
-    choices: the values of a "choice".
+    choices: the values of a "choice" or of "rules".
   """
   metadata = {"kind": kind, "help": help, "choices": tuple(choices)}
   return dataclasses.field(default=default, metadata=metadata)
@@ -59,7 +60,7 @@ def define(
         flags.DEFINE_bool(name, None, help, flag_values=values)
       case "texts":
         flags.DEFINE_multi_string(name, None, help, flag_values=values)
-      case "choice":
+      case "choice" | "rules":
         choices = field.metadata["choices"]
         flags.DEFINE_enum(name, None, choices, help, flag_values=values)
 
@@ -77,6 +78,21 @@ def read(
   Raises:
     UsageError: a flag is unknown or not of its type, or a word is no flag.
   """
+  given, rest = read_all(values, argv)
+  if rest:
+    raise command.UsageError(f"{rest[0]!r} is no flag; {instead}")
+  return given
+
+
+def read_all(
+  values: flags.FlagValues, argv: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+  """As `read`; also gives the words that are no flags, wherever they are.
+
+  Raises:
+    UsageError: a flag is unknown or not of its type.
+  """
+  values.set_gnu_getopt(True)
   try:
     rest = values(list(argv))
   except flags.UnrecognizedFlagError as error:
@@ -86,9 +102,8 @@ def read(
     raise command.UsageError(message) from None
   except flags.Error as error:
     raise command.UsageError(last_line(error)) from None
-  if rest[1:]:
-    raise command.UsageError(f"{rest[1]!r} is no flag; {instead}")
-  return {name: values[name].value for name in values if values[name].present}
+  given = {name: values[name].value for name in values if values[name].present}
+  return given, rest[1:]
 
 
 def flag_help(fields: Iterable[dataclasses.Field]) -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 import jax
 import numpy as np
 
+from specjax.engine import placing, sizes
 from specjax.engine import programs as programs_lib
-from specjax.engine import sizes
 from specjax.engine.admission import admission, refusal
 from specjax.engine.request import Chunk, Completion, Request
 from specjax.engine.slots import Running
@@ -98,7 +98,7 @@ class Engine:
     self._sync = steps_per_sync
     self._widths = tuple(sorted(prefill_widths))
     self.params = StepParams(target=target_params, proposer=proposer_params)
-    self._idle_state = functools.partial(
+    make_state = functools.partial(
       programs_lib.initial_state,
       target,
       target_params,
@@ -107,6 +107,13 @@ class Engine:
       capacity=programs_lib.positions(capacity, proposer, self._widths),
       stop_ids=tuple(sorted(self._stop_ids)),
     )
+    self._places = placing.find(target, self.params, proposer, make_state)
+    self._idle_state, placed, self._groups = make_state, {}, 1
+    if self._places is not None:
+      placed = dict(places=self._places)
+      self._groups = self._places.groups
+      self.params = placing.settle(self.params, self._places.params)
+      self._idle_state = functools.partial(self._places.initial, make_state)
     self.state = self._idle_state()
     self._history_size = self.state.history.shape[1]
     self.programs = programs_lib.compile_programs(
@@ -116,6 +123,7 @@ class Engine:
       widths=self._widths,
       whole_batch=whole_batch_prefill,
       top_logprobs=top_logprobs,
+      **placed,
     )
     self._running: list[Running | None] = [None] * slots
     self._released: set[int] = set()
@@ -253,7 +261,7 @@ class Engine:
 
   def _admit(self, new: dict[int, Running]) -> None:
     """Tells the device which rows are emptied and which are filled."""
-    self.state = self.programs.admit(self.state, self._told(new))
+    self._launch(self.programs.admit, self.state, self._told(new))
     self._released = set()
 
   def _told(self, new: dict[int, Running]) -> programs_lib.Admission:
@@ -275,8 +283,8 @@ class Engine:
     if self._whole and waiting:
       self._chunk(waiting)
     else:
-      for slot, left in waiting.items():
-        self._chunk({slot: left})
+      for slots in placing.turns(waiting, self.slots // self._groups):
+        self._chunk({slot: waiting[slot] for slot in slots})
     for slot, row in enumerate(self._running):
       if row is not None and row.leader in waiting:
         self._follow(slot, row)
@@ -289,8 +297,8 @@ class Engine:
       row.filled, row.leader = leader.filled, None
 
   def _copy(self, source: int, target: int) -> None:
-    self.state = self.programs.copy(
-      self.state, np.int32(source), np.int32(target)
+    self._launch(
+      self.programs.copy, self.state, np.int32(source), np.int32(target)
     )
 
   def _chunk(self, left: dict[int, int]) -> None:
@@ -309,9 +317,8 @@ class Engine:
     self._fill(width, counts, finish)
 
   def _fill(self, width, counts: dict[int, int], finish) -> None:
-    self.state = self.programs.prefill[width](
-      self.params, self.state, *self._fill_args(counts, finish)
-    )
+    args = self._fill_args(counts, finish)
+    self._launch(self.programs.prefill[width], self.params, self.state, *args)
 
   def _fill_args(
     self, counts: dict[int, int], finish
@@ -321,13 +328,30 @@ class Engine:
       count[slot] = size
     if self._whole:
       return count, finish
-    (slot,) = counts
-    return np.int32(slot), count[slot, None], finish[slot, None]
+    if self._places is None:
+      (slot,) = counts
+      return np.int32(slot), count[slot, None], finish[slot, None]
+    size = self.slots // self._groups
+    slots = np.arange(0, self.slots, size, dtype=np.int32)  # whoever rests
+    for slot in counts:
+      slots[slot // size] = slot
+    return slots % size, count[slots], finish[slots]
 
   def _step(self, speculate: bool):
     run = self.programs.speculate if speculate else self.programs.plain
-    self.state, emitted = run(self.params, self.state)
-    return emitted
+    return self._launch(run, self.params, self.state)
+
+  def _launch(self, program, *args):
+    """Runs a program, which gives the next state; returns what else it gives.
+
+    XLA's CPU backend comes to a deadlock where programs of several devices are
+    launched before those before them are done: there each is waited for.
+    """
+    out = program(*args)
+    self.state, rest = out if isinstance(out, tuple) else (out, None)
+    if self._places is not None and jax.default_backend() == "cpu":
+      jax.block_until_ready(self.state)
+    return rest
 
   def _decode(self, decoding: dict[int, Running]):
     # Where no row would draft, a pass of C + 1 would only cost.

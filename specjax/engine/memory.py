@@ -2,21 +2,24 @@
 
 All that stays for an engine's life is counted from shapes alone, by the very
 functions that will allocate it, so the two cannot drift apart. What a call
-needs on top of it is counted by its widest arrays.
+needs on top of it is counted by its widest arrays. On a mesh it is what one
+device will hold; where devices share the host's memory (simulated ones), all of
+this process.
 """
 
 import dataclasses
 import functools
-import math
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 
-from specjax.engine import programs, sizes
+from specjax.engine import placing, programs, sizes
 from specjax.models.base import Model
-from specjax.proposers.base import Proposer
+from specjax.proposers.base import Proposer, placement_of
+from specjax.sharding import axes
+from specjax.step import StepParams
 
 # Float32 arrays [B, C + 1, V] of a step that are alive at once: the logits
 # with and without penalties, p, and the residuals.
@@ -106,44 +109,71 @@ def estimate(
     slots, capacity, prefill_widths, whole_batch_prefill: see `loop.Engine`.
     on_host: whether arrays share their memory with Python and the compiler.
   """
-  state = jax.eval_shape(
-    functools.partial(
-      programs.initial_state,
-      target,
-      target.shapes,
-      proposer,
-      rows=slots,
-      capacity=programs.positions(capacity, proposer, prefill_widths),
-      stop_ids=(),
-    )
+  make_state = functools.partial(
+    programs.initial_state,
+    target,
+    target.shapes,
+    proposer,
+    rows=slots,
+    capacity=programs.positions(capacity, proposer, prefill_widths),
+    stop_ids=(),
   )
-  cache, draft = _nbytes(state.cache), _nbytes(state.draft)
-  step = _nbytes(state) - cache - draft
-  row = target.vocab_size * _F32
+  state = jax.eval_shape(make_state)
+  params = StepParams(target=target.shapes, proposer=tuple(draft_shapes))
+  places = placing.find(target, params, proposer, make_state)
+  copies = 1
+  if places is not None and on_host:
+    copies = jax.local_device_count()
+
+  def part(wanted) -> int:
+    """Bytes here of a part of state or parameters, `wanted(them)`."""
+    tree = wanted(params, state)
+    own = places and wanted(places.params, places.state)
+    return copies * placing.part_bytes(tree, own)
+
+  cache, draft = part(lambda _, s: s.cache), part(lambda _, s: s.draft)
+  step = part(lambda _, s: s) - cache - draft
+  row, groups, ways = target.vocab_size * _F32, 1, 1
+  if places is not None:
+    placement = placement_of(target)
+    row = copies * -(-row // placement.ways(axes.VOCAB))
+    groups, ways = places.groups, placement.ways(axes.ROWS)
+  rows = -(-slots // ways)  # of one device
   wide = _WIDE_ARRAYS * (proposer.lookahead + 1) + proposer.lookahead
   # A draft model's own chunk has logits, too.
   chunks = 2 if draft_shapes else 1
-  filled = slots if whole_batch_prefill else 1
+  filled = rows if whole_batch_prefill else -(-groups // ways)
   logits = chunks * filled * max(prefill_widths) * row
   # A chunk of one row takes the row out of the batch and puts it back.
-  taken = 0 if whole_batch_prefill else (cache + draft + step) // slots
+  taken = 0
+  if not whole_batch_prefill:
+    taken = (cache + draft + step) * groups // slots
   return Estimate(
-    target_weights=_nbytes(target.shapes),
-    draft_weights=_nbytes(draft_shapes),
+    target_weights=part(lambda p, _: p.target),
+    draft_weights=part(lambda p, _: p.proposer) if draft_shapes else 0,
     target_cache=cache,
     draft_state=draft,
     step_state=step,
-    verify=slots * wide * row,
+    verify=rows * wide * row + copies * _gathered(target),
     prefill=logits + taken,
     runtime=RUNTIME_BYTES if on_host else 0,
   )
 
 
-def _nbytes(tree: Any) -> int:
-  return sum(
-    math.prod(leaf.shape) * leaf.dtype.itemsize
-    for leaf in jax.tree.leaves(tree)
-  )
+def _gathered(model: Model) -> int:
+  """Bytes of the largest weight that is gathered before it is used, or 0."""
+  placement = placement_of(model)
+  if placement is None:
+    return 0
+  most = 0
+  for names, shape, rest in zip(
+    model.axes, model.shapes, model.shardings, strict=True
+  ):
+    used = placement.sharding(names)
+    used, rest = (placing.part_bytes(shape, at) for at in (used, rest))
+    stacked = shape.shape[0] if axes.LAYERS in names else 1
+    most = max(most, used // stacked if used > rest else 0)
+  return most
 
 
 class Need(Protocol):
@@ -254,6 +284,7 @@ def limit_of(max_memory: str | int | None, held: int = 0) -> Limit:
   stats = None if on_host() else jax.local_devices()[0].memory_stats()
   if stats and "bytes_limit" in stats:
     free = stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    held //= jax.local_device_count()
     return Limit(size=free + held, source="free on the device")
   free = host_available()
   return Limit(size=None if free is None else free + held, source="available")

@@ -15,7 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from specjax import layout
 from specjax.cache import put_row, reset_rows, take_row
+from specjax.engine.placing import Places
 from specjax.models.base import Model
 from specjax.penalties import Penalties, PenaltyRequest
 from specjax.proposers.base import Proposer
@@ -211,6 +213,40 @@ def copy_row(state: State, source, target) -> State:
   return dataclasses.replace(rows, stop_ids=state.stop_ids, sampling=sampling)
 
 
+def prefill_groups(
+  places, target, proposer, width, params, state: State, row, count, finish
+) -> State:
+  """`prefill` of one row of each group, beside which the others rest.
+
+  Args:
+    places, target, proposer, width: static.
+    params, state: see `prefill`.
+    row: int32 [groups], which row of its group.
+    count, finish: [groups], as `prefill` takes them; a group whose count is 0
+      is left alone.
+  """
+  shared, shardings = state.stop_ids, _rows_of(places.state)
+  rows = _rows_of(state)
+  some = layout.take_rows(rows, row, shardings)
+  some = dataclasses.replace(some, stop_ids=shared)
+  some = prefill(target, proposer, width, params, some, count, finish)
+  rows = layout.put_rows(rows, row, _rows_of(some), shardings)
+  return dataclasses.replace(rows, stop_ids=shared)
+
+
+def copy_placed(places, state: State, source, target) -> State:
+  """`copy_row` on a mesh."""
+  shardings = _rows_of(places.state)
+  rows = layout.copy_row(_rows_of(state), source, target, shardings)
+  sampling = dataclasses.replace(rows.sampling, seed=state.sampling.seed)
+  return dataclasses.replace(rows, stop_ids=state.stop_ids, sampling=sampling)
+
+
+def _rows_of(state: State) -> State:
+  """What of a state, or of its shardings, has rows."""
+  return dataclasses.replace(state, stop_ids=())
+
+
 @dataclasses.dataclass(frozen=True)
 class Programs:
   """Every program of one engine, jitted, with the state donated.
@@ -237,18 +273,42 @@ def compile_programs(
   widths: tuple[int, ...],
   whole_batch: bool,
   top_logprobs: int,
+  places: Places | None = None,
 ) -> Programs:
-  """Jits the programs; each compiles at its first call (see Engine.warmup)."""
-  fill = prefill if whole_batch else prefill_row
-  step = lambda proposer: jax.jit(
-    propose_verify(target, proposer, verifier, top_logprobs), donate_argnums=1
+  """Jits the programs; each compiles at its first call (see Engine.warmup).
+
+  Args:
+    target, proposer, verifier, widths, whole_batch, top_logprobs: see
+      `loop.Engine`.
+    places: where what they take and give lies, None for the default device.
+  """
+
+  def jit(run, *takes, gives="state"):
+    """The state is donated; `takes` and `gives` name fields of `places`."""
+    how = {}
+    if places is not None:
+      name = lambda one: getattr(places, one)
+      outs = name(gives) if isinstance(gives, str) else tuple(map(name, gives))
+      how = dict(in_shardings=tuple(map(name, takes)), out_shardings=outs)
+    return jax.jit(run, donate_argnums=takes.index("state"), **how)
+
+  step = lambda proposer: jit(
+    propose_verify(target, proposer, verifier, top_logprobs),
+    *("params", "state"),
+    gives=("state", "whole"),
   )
-  one = lambda width: jax.jit(
-    functools.partial(fill, target, proposer, width), donate_argnums=1
+  fill, copy, rest = prefill_row, copy_row, ("whole",) * 3
+  if places is not None:
+    fill = functools.partial(prefill_groups, places)
+    copy = functools.partial(copy_placed, places)
+  if whole_batch:
+    fill, rest = prefill, ("whole",) * 2
+  one = lambda width: jit(
+    functools.partial(fill, target, proposer, width), "params", "state", *rest
   )
   return Programs(
-    admit=jax.jit(admit, donate_argnums=0),
-    copy=jax.jit(copy_row, donate_argnums=0),
+    admit=jit(admit, "state", "whole"),
+    copy=jit(copy, "state", "whole", "whole"),
     prefill={width: one(width) for width in widths},
     speculate=step(proposer),
     plain=step(NoProposer(proposer)),

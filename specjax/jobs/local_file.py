@@ -24,11 +24,16 @@ class File:
   A device or a pipe (/dev/stdout, a FIFO) is written to and holds nothing.
   """
 
-  def __init__(self, path: str | pathlib.Path):
+  def __init__(self, path: str | pathlib.Path, *, read_only: bool = False):
     """Remembers the path; `with` opens the file, and makes it if absent.
 
     A file that was made and never begun is removed again at the end.
+
+    Args:
+      path: of the file.
+      read_only: whether it is there, and only to be read.
     """
+    self._read_only = read_only
     self.name = str(path)
     self.count = 0
     self._path = pathlib.Path(path)
@@ -137,6 +142,8 @@ class File:
     """Opens the file; never empties it."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
     self._new = False
+    if self._read_only:
+      flags = os.O_RDONLY | os.O_CLOEXEC
     try:
       try:
         self._regular = stat.S_ISREG(os.stat(self._path).st_mode)
@@ -151,7 +158,8 @@ class File:
 
   def _lock(self) -> None:
     try:
-      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      kind = fcntl.LOCK_SH if self._read_only else fcntl.LOCK_EX
+      fcntl.flock(self._file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
       raise ValueError(
         f"output {self.name} is being written by another process; wait for it,"

@@ -119,6 +119,26 @@ def claim(
     yield output
 
 
+@contextlib.contextmanager
+def reading(name: str) -> Iterator[Output]:
+  """An output that a job has left, to be read only.
+
+  Args:
+    name: a path or a URL.
+
+  Raises:
+    ValueError: there is none, or it is being written.
+  """
+  if not urls.is_url(name) and not pathlib.Path(name).is_file():
+    raise ValueError(f"{name} is no file; name the output of a job")
+  if urls.is_url(name):
+    made = parts.Parts(name)
+  else:
+    made = local_file.File(name, read_only=True)
+  with made as output:
+    yield output
+
+
 def check(
   path: str | pathlib.Path, *, source: str | pathlib.Path | None = None
 ) -> None:
@@ -153,6 +173,51 @@ def check(
     )
   if not os.access(path if path.exists() else path.parent, os.W_OK):
     raise ValueError(f"output {path} may not be written; check its permissions")
+
+
+class Nowhere:
+  """Counts rows and writes none: another process does. See `Output`."""
+
+  name = "nowhere"
+  keeps = False
+
+  def __init__(self):
+    """Has counted none."""
+    self.count = 0
+
+  def __enter__(self) -> "Nowhere":
+    return self
+
+  def __exit__(self, *_) -> None:
+    pass
+
+  def holds_something(self) -> bool:
+    """It keeps nothing."""
+    return False
+
+  def read(self) -> Iterator[tuple[str, bytes]]:
+    """Nothing."""
+    return iter(())
+
+  def manifest(self) -> bytes | None:
+    """None."""
+    return None
+
+  def begin(self, manifest: bytes) -> None:
+    """Nothing to do."""
+
+  def resume(self) -> None:
+    """Nothing to do."""
+
+  def write(self, row: Mapping[str, Any]) -> None:
+    """Counts it."""
+    self.count += 1
+
+  def flush(self) -> None:
+    """Nothing to do."""
+
+  def pulse(self) -> None:
+    """Nothing to do."""
 
 
 class Stream:

@@ -1,7 +1,8 @@
 """What an interrupted job has left, held against its prompts."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from specjax.jobs import lines, prompts
 
@@ -24,8 +25,39 @@ class Done:
   errors: int = 0
   dropped: int = 0
 
+  def to_json(self) -> dict[str, Any]:
+    """What JSON can hold of it, for another process."""
+    fields = vars(self)
+    return fields | {name: sorted(fields[name]) for name in ("keys", "refused")}
+
+
+def from_json(fields: Mapping[str, Any]) -> Done:
+  """What `to_json` gave."""
+  keys = frozenset((line, sample) for line, sample in fields["keys"])
+  refused = frozenset(fields["refused"])
+  return Done(**{**fields, "keys": keys, "refused": refused})
+
 
 NOTHING = Done()
+
+
+class Keys:
+  """Which prompt, by its line, and which sample of it an answer is of."""
+
+  def __init__(self, rows: Sequence[prompts.Row | prompts.BadRow]):
+    """Of these prompts."""
+    self._ids = {row.line: row.id for row in rows}
+    self._lines = {
+      row.id: row.line for row in rows if isinstance(row, prompts.Row)
+    }
+
+  def of(self, row: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The key of an answer; None where it answers none of the prompts."""
+    error = row["finish_reason"] == "error"
+    line = row.get("line") if error else self._lines.get(row["id"])
+    if line not in self._ids or self._ids[line] != row["id"]:
+      return None
+    return line, row.get("sample", 0)
 
 
 def look(
@@ -41,8 +73,7 @@ def look(
   Raises:
     ValueError: a row is none, or no answer to these prompts, or there twice.
   """
-  ids = {row.line: row.id for row in rows}
-  lines_of = {row.id: row.line for row in rows if isinstance(row, prompts.Row)}
+  keys = Keys(rows)
   where_of: dict[tuple[int, int], str] = {}
   refused: set[int] = set()
   errors = dropped = 0
@@ -59,23 +90,22 @@ def look(
         f"{where}: {error}, so no answer of this job; mend it, or give"
         " --overwrite to start anew"
       ) from None
-    error = row["finish_reason"] == "error"
-    line = row.get("line") if error else lines_of.get(row["id"])
-    if line not in ids or ids[line] != row["id"]:
+    key = keys.of(row)
+    if key is None:
       raise ValueError(
         f"{where}: id {row['id']!r} is not in the prompt file; give the"
         " prompts that this output is of, or --overwrite to start anew"
       )
-    key = line, row.get("sample", 0)
     if key in where_of:
       raise ValueError(
         f"{where}: id {row['id']!r} is answered already in {where_of[key]};"
         " remove one of the two"
       )
     where_of[key] = where
+    error = row["finish_reason"] == "error"
     errors += error
     if error and "sample" not in row:
-      refused.add(line)
+      refused.add(key[0])
   return Done(
     keys=frozenset(where_of),
     refused=frozenset(refused),

@@ -50,6 +50,7 @@ def run(
   out: output.Output,
   done: resume.Done = resume.NOTHING,
   stop: Callable[[], bool] = stopping.never,
+  quiet: bool = False,
 ) -> Result:
   """Runs every row and writes each as it finishes, with a progress bar.
 
@@ -66,6 +67,7 @@ def run(
     done: rows that are there already, and are not written again. Where some
       samples of a prompt are, all are drawn again: the same ones.
     stop: whether to end early.
+    quiet: whether to show no progress bar.
 
   Returns:
     What was done, interrupted or not.
@@ -73,14 +75,14 @@ def run(
   Raises:
     OSError: if a row cannot be written.
   """
-  return _Job(engine, rows, encoder, defaults, out, done, stop).run()
+  return _Job(engine, rows, encoder, defaults, out, done, stop, quiet).run()
 
 
 def total(
   rows: Sequence[prompts.Row | prompts.BadRow], defaults: requests.Defaults
 ) -> int:
   """How many answers the rows have, all samples counted."""
-  return sum(_samples(row, defaults) for row in rows)
+  return sum(samples(row, defaults) for row in rows)
 
 
 def asked(
@@ -102,7 +104,7 @@ def asked(
   for row in rows:
     if row.line not in held:
       continue
-    every = set(range(_samples(row, defaults)))
+    every = set(range(samples(row, defaults)))
     if wrong := held[row.line] - every:
       raise ValueError(
         f"the output holds sample {min(wrong)} of id {row.id!r}, which asks for"
@@ -113,9 +115,10 @@ def asked(
   return dataclasses.replace(done, keys=frozenset(keys))
 
 
-def _samples(
+def samples(
   row: prompts.Row | prompts.BadRow, defaults: requests.Defaults
 ) -> int:
+  """How many answers a row asks for; 1 where it cannot be read."""
   unreadable = isinstance(row, prompts.BadRow)
   return 1 if unreadable else requests.samples(row, defaults)
 
@@ -123,10 +126,10 @@ def _samples(
 class _Job:
   """One call of `run`."""
 
-  def __init__(self, engine, rows, encoder, defaults, out, done, stop):
+  def __init__(self, engine, rows, encoder, defaults, out, done, stop, quiet):
     self._engine, self._rows, self._encoder = engine, rows, encoder
     self._defaults, self._out, self._done = defaults, out, done
-    self._stop = stop
+    self._stop, self._quiet = stop, quiet
     self._tally = metrics.Tally()
     self._lines: dict[str, int] = {}  # Of rows that run, by id.
     self._left: collections.Counter[str] = collections.Counter()  # samples
@@ -137,7 +140,7 @@ class _Job:
 
   def run(self) -> Result:
     before = len(self._done.keys)
-    with _progress(self._total, before) as self._bar:
+    with _progress(self._total, before, self._quiet) as self._bar:
       start = time.perf_counter()
       events = self._engine.run(self._pending())
       with contextlib.closing(events):
@@ -175,8 +178,8 @@ class _Job:
 
   def _pending(self) -> Iterator[request_lib.Request]:
     for row in self._rows:
-      samples = _samples(row, self._defaults)
-      keys = {(row.line, sample) for sample in range(samples)}
+      count = samples(row, self._defaults)
+      keys = {(row.line, sample) for sample in range(count)}
       if keys <= self._done.keys:
         continue
       if self._stop():
@@ -190,12 +193,12 @@ class _Job:
         refused = request_lib.Completion(
           id=row.id, finish_reason="error", error=str(error)
         )
-        self._total -= samples - 1  # One answer says it for all.
+        self._total -= count - 1  # One answer says it for all.
         self._bar.total = self._total
         self._finish(refused, row.line)
         continue
       self._lines[row.id] = row.line
-      self._left[row.id] = samples
+      self._left[row.id] = count
       yield request
 
   def _line_of(self, id: str) -> int:
@@ -220,7 +223,7 @@ class _Job:
     self._bar.update()
 
 
-def _progress(total: int, done: int) -> tqdm.tqdm:
+def _progress(total: int, done: int, quiet: bool) -> tqdm.tqdm:
   # Into a log file a line every ten seconds is plenty.
   every = 0.2 if sys.stderr.isatty() else 10.0
   return tqdm.tqdm(
@@ -230,4 +233,5 @@ def _progress(total: int, done: int) -> tqdm.tqdm:
     mininterval=every,
     file=sys.stderr,
     leave=True,
+    disable=quiet,
   )

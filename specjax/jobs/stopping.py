@@ -5,20 +5,21 @@ soon: as an exception, or, where Python cannot raise one because a compiler
 holds the main thread, by leaving the process. Within `patient` the first signal
 only asks, and a second one ends the command as before.
 
-Once jax.distributed is initialised it traps SIGTERM itself: enter after it.
+jax.distributed would trap SIGTERM itself: `sharding.hosts` tells it not to.
 """
 
 import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 # How long an exception may take to unwind the stack before the process leaves.
 GRACE_S = 2.0
 # 128 + the signal's number, as a shell reports it.
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 NAMES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+NAMES_OF_CODES = {EXIT_CODES[each]: name for each, name in NAMES.items()}
 
 
 class Terminated(BaseException):
@@ -38,6 +39,20 @@ class Stop:
   def __call__(self) -> bool:
     """Whether to end."""
     return self.signal is not None
+
+
+@contextlib.contextmanager
+def farewell(call: Callable[[int], None]) -> Iterator[None]:
+  """Has a thread that leaves for everybody say so first, to other processes.
+
+  Args:
+    call: gets the exit code.
+  """
+  before, _Watch.farewell = _Watch.farewell, call
+  try:
+    yield
+  finally:
+    _Watch.farewell = before
 
 
 def never() -> bool:
@@ -115,9 +130,11 @@ class _Watch:
 
   Attributes:
     spared: of the signals to come, how many may be taken slowly.
+    farewell: called with the exit code before the process is left.
   """
 
   spared = 0
+  farewell: Callable[[int], None] = staticmethod(lambda code: None)
 
   def __init__(self, program: str, grace_s: float):
     self._program, self._grace_s = program, grace_s
@@ -149,4 +166,5 @@ class _Watch:
         continue
       if not self._over.wait(self._grace_s):
         _tell(f"{self._program}: {NAMES[byte[0]]}")
+        type(self).farewell(EXIT_CODES[byte[0]])
         os._exit(EXIT_CODES[byte[0]])

@@ -1,5 +1,6 @@
 """Attention over the cache: by absolute position, at the live length's cost."""
 
+import functools
 import math
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from specjax.cache import BLOCK, KVCache, unpack
+from specjax.models import cpu_attention
 from specjax.models.product import precision_of
 from specjax.types import Array
 
@@ -22,13 +24,15 @@ def attend(
   scale: float | None = None,
   softcap: float | None = None,
   window=None,
+  over: tuple[str, ...] = (),
 ) -> Array:
   """Causal attention of a block over the cache, by absolute position.
 
   Walks the live part of the cache in blocks with a running softmax (Milakov
   and Gimelshein 2018), so cost follows the longest live row and not the
   capacity. A block that is masked whole leaves a row's numbers bit-equal, so
-  no row depends on its neighbours' lengths.
+  no row depends on its neighbours' lengths. On a CPU by `cpu_attention`, where
+  that can be had.
 
   Args:
     q: [B, T, N, H] queries.
@@ -40,10 +44,34 @@ def attend(
     window: how many positions a query sees, its own included, static or an
       int32 scalar; None or 0 is all. The whole cache is kept, so a rollback
       across a window's edge finds what it needs.
+    over: axes of the mesh that positions are split over, in a `shard_map`: the
+      cache is this device's part, and positions count from where it begins.
+      The parts' running softmaxes are merged.
 
   Returns:
     [B, T, N, H], in q's dtype.
   """
+  scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+  how = dict(scale=scale, softcap=softcap, over=over)
+  seen = jnp.int32(0 if window is None else window)
+
+  def walk(q, cache, layer, positions, seen):
+    bound = None if window is None else seen
+    return _walk(q, cache, layer, positions, bound, **how)
+
+  name = None if over else cpu_attention.find(q, cache)
+  if name is None:
+    return walk(q, cache, layer, positions, seen)
+  kernel = functools.partial(
+    cpu_attention.attend, name, scale=scale, softcap=softcap
+  )
+  return lax.platform_dependent(
+    *(q, cache, jnp.int32(layer), positions, seen), cpu=kernel, default=walk
+  )
+
+
+def _walk(q, cache, layer, positions, window, *, scale, softcap, over):
+  """`attend` in JAX's own terms."""
   rows, width, heads, size = q.shape
   _, _, kv_heads, capacity, _ = cache.k.shape
   group = heads // kv_heads
@@ -56,7 +84,6 @@ def attend(
   queries = queries.astype(wide)
   seen = jnp.broadcast_to(positions[:, None], (rows, group, width))
   seen = seen.reshape(rows, 1, group * width, 1)
-  scale = 1.0 / math.sqrt(size) if scale is None else scale
   how = dict(precision=precision_of(wide), preferred_element_type=jnp.float32)
 
   def load(stack, start):
@@ -91,9 +118,14 @@ def attend(
     oldest = seen - reach
     first = jnp.maximum(jnp.min(positions) - reach + 1, 0) // block
   live = jnp.max(positions) // block + 1
+  if over:  # Others may have what lies before this part, or behind it.
+    live = jnp.minimum(live, capacity // block)
   flat = jnp.zeros((rows, kv_heads, group * width, 1), jnp.float32)
   start = (first, flat + _MASKED, flat, flat + jnp.zeros((size,)))
   with jax.named_scope("attention_blocks"):
-    _, _, total, mixed = lax.while_loop(lambda c: c[0] < live, body, start)
+    _, top, total, mixed = lax.while_loop(lambda c: c[0] < live, body, start)
+  if over:
+    shrink = jnp.exp(top - lax.pmax(top, over))
+    total, mixed = lax.psum((total * shrink, mixed * shrink), over)
   out = (mixed / total).reshape(rows, kv_heads, group, width, size)
   return out.transpose(0, 3, 1, 2, 4).reshape(q.shape).astype(q.dtype)

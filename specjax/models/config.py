@@ -72,6 +72,8 @@ class DecoderConfig:
       included, 0 for all; empty if no layer has a window.
     local_rope_theta: base, unscaled, in layers with a window; None if theirs
       is everyone's.
+    heads_in_file: (N, K) of the checkpoint where this model has more; see
+      `models.padding`. None where they are its own.
   """
 
   vocab_size: int
@@ -101,6 +103,7 @@ class DecoderConfig:
   logit_softcap: float | None = None
   windows: tuple[int, ...] = ()
   local_rope_theta: float | None = None
+  heads_in_file: tuple[int, int] | None = None
 
 
 ARCHITECTURES = tuple(FAMILIES)

@@ -1,15 +1,16 @@
-"""The CPU's own product of a few rows with weights: cpu_product.cc.
+"""The CPU's own kernels, in the folder cpu: products and attention.
 
 XLA's CPU library reads weights at a third of memory's speed in bfloat16, and
-packs them anew on every call in float32. This kernel is compiled by the
-machine's own compiler when first needed, kept in the user cache folder, and
-called by XLA as part of the program. Where it cannot be had, `find` says so,
-and products are XLA's.
+packs them anew on every call in float32; its attention over a cache takes ten
+times as long as reading it. These kernels are compiled by the machine's own
+compiler when first needed, kept in the user cache folder, and called by XLA as
+part of the program. Where they cannot be had, `find` says so, and all is XLA's.
 """
 
 import ctypes
 import functools
 import hashlib
+import itertools
 import logging
 import os
 import pathlib
@@ -29,7 +30,9 @@ from specjax.types import Array
 
 MOST_ROWS = 32  # Beyond them XLA's product is as fast, or faster.
 
-_SOURCE = pathlib.Path(__file__).with_name("cpu_product.cc")
+_FOLDER = pathlib.Path(__file__).with_name("cpu")
+_SOURCE = _FOLDER / "kernels.cc"
+_KERNELS = ("product", "attention")
 _DTYPES = ("float32", "bfloat16")
 _COMPILERS = ("c++", "g++", "clang++")
 # Nothing that takes numbers for finite, or sums in another order.
@@ -37,13 +40,13 @@ _FLAGS = (
   *("-std=c++17", "-O3", "-march=native", "-ffp-contract=off"),
   *("-shared", "-fPIC", "-w"),
 )
-_COMPILE_S = 120  # Takes 3 to 8.
+_COMPILE_S = 120  # Takes 5 to 12.
 _DIGEST = hashlib.sha256().digest_size
 _log = logging.getLogger(__name__)
 
 
 def find() -> str | None:
-  """The name that `product` goes by; None where XLA's is to be used.
+  """The name that the kernels go by; None where XLA's are to be used.
 
   That is: on another backend, with several devices (a call of foreign code is
   not split among them), without a C++ compiler or a cache folder of the
@@ -62,66 +65,78 @@ def find() -> str | None:
   return _registered()
 
 
-def product(name: str, x: Array, weight: Array) -> Array:
-  """x [T, in] times weight [out, in] of x's dtype -> float32 [T, out].
+def products(name: str, x: Array, *weights: Array) -> tuple[Array, ...]:
+  """x [T, in] times weights [out, in] of x's dtype -> float32 [T, out] each.
 
-  A row of the result depends on no other row, nor on T, bit for bit.
+  A row of a result depends on no other row, nor on T, bit for bit.
 
   Args:
     name: what `find` returned.
     x: float32 or bfloat16.
-    weight: as it lies in memory, read once.
+    *weights: as they lie in memory, read once. Together they are one call,
+      which costs some microseconds.
   """
-  return _call(name, x, weight)
+  return _call(name, x, weights)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _call(name, x, weight):
-  out = jax.ShapeDtypeStruct((x.shape[0], weight.shape[0]), jnp.float32)
-  target = f"{name}_{x.dtype.name}"
-  return jax.ffi.ffi_call(target, out, vmap_method="sequential")(x, weight)
+def _call(name, x, weights):
+  outs = tuple(
+    jax.ShapeDtypeStruct((x.shape[0], weight.shape[0]), jnp.float32)
+    for weight in weights
+  )
+  target = f"{name}_product_{x.dtype.name}"
+  call = jax.ffi.ffi_call(target, outs, vmap_method="sequential")
+  return tuple(call(x, *weights))
 
 
 @functools.partial(_call.defjvp, symbolic_zeros=True)
 def _differentiate(name, primals, tangents):
   """By XLA's products, which know how to be transposed."""
   zero = jax.custom_derivatives.SymbolicZero
-  x, weight = primals
-  out = _call(name, x, weight)
-  slope = jnp.zeros_like(out)
-  for left, right in ((tangents[0], weight), (x, tangents[1])):
-    if not isinstance(left, zero) and not isinstance(right, zero):
-      slope += jnp.einsum(
-        "ti,oi->to",
-        left,
-        right,
-        precision=jax.lax.Precision.HIGHEST,
-        preferred_element_type=jnp.float32,
-      )
-  return out, slope
+  outs = _call(name, *primals)
+  slopes = []
+  for out, weight, turn in zip(outs, primals[1], tangents[1], strict=True):
+    slope = jnp.zeros_like(out)
+    for left, right in ((tangents[0], weight), (primals[0], turn)):
+      if not isinstance(left, zero) and not isinstance(right, zero):
+        slope += jnp.einsum(
+          "ti,oi->to",
+          left,
+          right,
+          precision=jax.lax.Precision.HIGHEST,
+          preferred_element_type=jnp.float32,
+        )
+    slopes.append(slope)
+  return outs, tuple(slopes)
 
 
 @functools.cache
 def _registered() -> str | None:
-  """Compiles, loads and registers the kernel, once in a process."""
+  """Compiles, loads and registers the kernels, once in a process."""
   try:
     library = _load()
     # By source: a compiled program in jax's cache calls what it was made for.
-    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()
-    name = f"specjax_product_{digest[:16]}"
-    for dtype in _DTYPES:
-      handler = jax.ffi.pycapsule(getattr(library, f"specjax_product_{dtype}"))
-      jax.ffi.register_ffi_target(f"{name}_{dtype}", handler, platform="cpu")
-  except Exception as error:  # Slower, but everything works without it.
-    _log.info("products are XLA's: %s", error)
+    name = f"specjax_{hashlib.sha256(_sources()).hexdigest()[:16]}"
+    for kernel, dtype in itertools.product(_KERNELS, _DTYPES):
+      own = f"{kernel}_{dtype}"
+      handler = jax.ffi.pycapsule(getattr(library, f"specjax_{own}"))
+      jax.ffi.register_ffi_target(f"{name}_{own}", handler, platform="cpu")
+  except Exception as error:  # Slower, but everything works without them.
+    _log.info("products and attention are XLA's: %s", error)
     return None
   return name
 
 
+def _sources() -> bytes:
+  """Everything that the compiler will read of ours."""
+  return b"\0".join(path.read_bytes() for path in sorted(_FOLDER.iterdir()))
+
+
 def _load() -> ctypes.CDLL:
-  """The kernel of this machine, from the cache if it is there and whole."""
+  """The kernels of this machine, from the cache if they are there and whole."""
   compiler = _compiler()
-  path = _folder() / f"product-{_key(compiler)}.so"
+  path = _folder() / f"kernels-{_key(compiler)}.so"
   if not _whole(path):
     _build(compiler, path)
   return ctypes.CDLL(str(path))
@@ -153,10 +168,12 @@ def _key(compiler: list[str]) -> str:
   """A name for all that the compiled kernel depends on."""
   version = _run([*compiler, "--version"])
   about = (
-    *(_SOURCE.read_text(), version, *compiler, *_FLAGS),
+    *(version, *compiler, *_FLAGS),
     *(jaxlib.version.__version__, platform.machine(), _cpu()),
   )
-  return hashlib.sha256("\0".join(about).encode()).hexdigest()[:24]
+  digest = hashlib.sha256("\0".join(about).encode())
+  digest.update(_sources())
+  return digest.hexdigest()[:24]
 
 
 def _cpu() -> str:

@@ -294,6 +294,18 @@ FAMILIES: Mapping[str, Family] = {
     },
     text_config=True,
   ),
+  # Our own: a Llama with one product in its MLP; see presets.py.
+  "ChinchillaForCausalLM": Family(
+    keys=_KEYS,
+    defaults={
+      **_DEFAULTS,
+      "hidden_act": "gelu_new",
+      "tie_word_embeddings": True,
+      "max_position_embeddings": 2048,
+    },
+    features={"gated": False},
+    required=_NO_SOFTCAPS,
+  ),
   "GPT2LMHeadModel": Family(
     keys={
       "vocab_size": "vocab_size",

@@ -1,5 +1,9 @@
 """Layers of the decoder. Logical axes stand beside every parameter.
 
+With a placement, activations are laid out after every product: queries, keys
+and values by heads, the MLP's inner ones by F, and the residual stream, where
+the two sums over devices of each layer are.
+
 Modules are built from shapes alone (no array is allocated): `nnx.split` gives
 the structure once, and parameters are arguments of every call.
 """
@@ -12,10 +16,12 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from specjax.models import placed
 from specjax.models.attend import attend
 from specjax.models.config import DecoderConfig, LinearScaling, RopeScaling
-from specjax.models.product import product
+from specjax.models.product import products
 from specjax.sharding import axes
+from specjax.sharding.placement import Placement
 from specjax.types import Array
 
 
@@ -84,25 +90,59 @@ class Linear(nnx.Module):
   """A product with weights [out..., in], and a bias [out...] if it has one.
 
   `fold` counts the input's axes: the output product of attention reads heads
-  and their dimensions.
+  and their dimensions. With a placement, the weight is brought to where it is
+  used first (see `sharding.rules`), and what comes out is laid out likewise.
   """
 
-  def __init__(self, shape, names, dtype, stack=None, *, bias=False, fold=1):
+  def __init__(
+    self,
+    shape,
+    names,
+    dtype,
+    stack=None,
+    placement: Placement | None = None,
+    *,
+    bias=False,
+    fold=1,
+  ):
     self.weight = param(shape, names, dtype, stack)
     self.fold = fold
+    self.placement = placement
+    self.names = names
     own = (shape[:-fold], names[:-fold])
     self.bias = param(*own, dtype, stack) if bias else None
 
   def __call__(self, x: Array) -> Array:
     """Runs it; see the class."""
+    return together(x, self)[0]
+
+  def _matrix(self) -> Array:
+    """The weight [out..., in], in where it is used."""
     weight = self.weight[...]
-    if self.fold > 1:
-      x = x.reshape(*x.shape[: -self.fold], -1)
-      weight = weight.reshape(*weight.shape[: -self.fold], -1)
-    out = product(x, weight)
+    if self.placement is not None:
+      weight = self.placement.constrain(weight, self.names)
+    return weight.reshape(*weight.shape[: -self.fold], -1)
+
+  def _finish(self, out: Array, dtype) -> Array:
+    if self.placement is not None:
+      names = (axes.ROWS, None, *self.names[: -self.fold])
+      out = self.placement.constrain(out, names)
     if self.bias is not None:
       out = out + self.bias[...].astype(jnp.float32)
-    return out.astype(x.dtype)
+    return out.astype(dtype)
+
+
+def together(x: Array, *linears: Linear) -> list[Array]:
+  """What each of several Linears makes of x: one kernel's call on a CPU."""
+  first = linears[0]
+  x = x.reshape(*x.shape[: x.ndim - first.fold], -1)
+  weights = [linear._matrix() for linear in linears]
+  if first.placement is None:
+    outs = products(x, *weights)
+  else:
+    outs = [placed.product(x, weight) for weight in weights]
+  pairs = zip(linears, outs, strict=True)
+  return [linear._finish(out, x.dtype) for linear, out in pairs]
 
 
 def rope_frequencies(
@@ -145,20 +185,28 @@ class Attention(nnx.Module):
   `qk_norm` (Henry et al. 2020) norms each head before the rotation.
   """
 
-  def __init__(self, config: DecoderConfig, dtype, stack=None):
+  def __init__(
+    self,
+    config: DecoderConfig,
+    dtype,
+    stack=None,
+    placement: Placement | None = None,
+  ):
     c = config
     self.config = c
+    self.placement = placement
     q_axes = (axes.HEADS, axes.HEAD_DIM, axes.EMBED)
     kv_axes = (axes.KV_HEADS, axes.HEAD_DIM, axes.EMBED)
     o_axes = (axes.EMBED, axes.HEADS, axes.HEAD_DIM)
     q_shape = (c.heads, c.head_dim, c.d_model)
     kv_shape = (c.kv_heads, c.head_dim, c.d_model)
     o_shape = (c.d_model, c.heads, c.head_dim)
+    how = (dtype, stack, placement)
     biased = dict(bias=c.qkv_bias)
-    self.q = Linear(q_shape, q_axes, dtype, stack, **biased)
-    self.k = Linear(kv_shape, kv_axes, dtype, stack, **biased)
-    self.v = Linear(kv_shape, kv_axes, dtype, stack, **biased)
-    self.o = Linear(o_shape, o_axes, dtype, stack, bias=c.o_bias, fold=2)
+    self.q = Linear(q_shape, q_axes, *how, **biased)
+    self.k = Linear(kv_shape, kv_axes, *how, **biased)
+    self.v = Linear(kv_shape, kv_axes, *how, **biased)
+    self.o = Linear(o_shape, o_axes, *how, bias=c.o_bias, fold=2)
     if c.qk_norm:
       self.q_norm = make_norm(c, dtype, stack, head=True)
       self.k_norm = make_norm(c, dtype, stack, head=True)
@@ -166,22 +214,24 @@ class Attention(nnx.Module):
   def __call__(self, x, cache, layer, positions, rope, window):
     """Runs it; see the class and `DecoderLayer`."""
     c = self.config
-    q = self.q(x)
+    q, k, v = together(x, self.q, self.k, self.v)
     q = self.q_norm(q) if c.qk_norm else q
     q = q if rope is None else rotate(q, *rope)
-    k = self.k(x)
     k = self.k_norm(k) if c.qk_norm else k
     k = k if rope is None else rotate(k, *rope)
-    cache = cache.write(layer, k, self.v(x))
-    mixed = attend(
-      q,
-      cache,
-      layer,
-      positions,
-      scale=c.attention_scale,
-      softcap=c.attention_softcap,
-      window=window,
+    how = dict(
+      scale=c.attention_scale, softcap=c.attention_softcap, window=window
     )
+    if self.placement is None:
+      cache = cache.write(layer, k, v)
+      return self.o(attend(q, cache, layer, positions, **how)), cache
+    # The layout that caches ask for ends here: it must not reach the rotation.
+    q = self.placement.constrain(q, placed.QUERIES)
+    k = self.placement.constrain(k, placed.KEYS)
+    mixed, cache = placed.attention(
+      self.placement, q, k, v, cache, layer, positions, **how
+    )
+    mixed = self.placement.constrain(mixed, placed.QUERIES)
     return self.o(mixed), cache
 
 
@@ -195,22 +245,30 @@ _ACTIVATIONS = {
 class MLP(nnx.Module):
   """down(act(up(x))), or gated (Shazeer 2020) down(act(gate(x)) * up(x))."""
 
-  def __init__(self, config: DecoderConfig, dtype, stack=None):
+  def __init__(
+    self,
+    config: DecoderConfig,
+    dtype,
+    stack=None,
+    placement: Placement | None = None,
+  ):
     wide = (config.d_ff, config.d_model)
     wide_axes = (axes.MLP, axes.EMBED)
+    how = (dtype, stack, placement)
     biased = dict(bias=config.mlp_bias)
     self.activate = _ACTIVATIONS[config.activation]
     self.gated = config.gated
     if config.gated:
-      self.gate = Linear(wide, wide_axes, dtype, stack, **biased)
-    self.up = Linear(wide, wide_axes, dtype, stack, **biased)
-    self.down = Linear(wide[::-1], wide_axes[::-1], dtype, stack, **biased)
+      self.gate = Linear(wide, wide_axes, *how, **biased)
+    self.up = Linear(wide, wide_axes, *how, **biased)
+    self.down = Linear(wide[::-1], wide_axes[::-1], *how, **biased)
 
   def __call__(self, x: Array) -> Array:
     """Runs it; see the class."""
     if not self.gated:
       return self.down(self.activate(self.up(x)))
-    return self.down(self.activate(self.gate(x)) * self.up(x))
+    gate, up = together(x, self.gate, self.up)
+    return self.down(self.activate(gate) * up)
 
 
 class DecoderLayer(nnx.Module):
@@ -219,12 +277,18 @@ class DecoderLayer(nnx.Module):
   With `post_norms` what is added has a norm of its own.
   """
 
-  def __init__(self, config: DecoderConfig, dtype, stack=None):
+  def __init__(
+    self,
+    config: DecoderConfig,
+    dtype,
+    stack=None,
+    placement: Placement | None = None,
+  ):
     self.post_norms = config.post_norms
     self.attention_norm = make_norm(config, dtype, stack)
-    self.attention = Attention(config, dtype, stack)
+    self.attention = Attention(config, dtype, stack, placement)
     self.mlp_norm = make_norm(config, dtype, stack)
-    self.mlp = MLP(config, dtype, stack)
+    self.mlp = MLP(config, dtype, stack, placement)
     if config.post_norms:
       self.attention_post_norm = make_norm(config, dtype, stack)
       self.mlp_post_norm = make_norm(config, dtype, stack)

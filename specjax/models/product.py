@@ -24,10 +24,15 @@ def product(x: Array, weight: Array) -> Array:
   than (in, out) in float32 and the only fast order in bfloat16. There a few
   rows go by `cpu_kernel`; what follows it is for where that cannot be had.
   """
+  return products(x, weight)[0]
+
+
+def products(x: Array, *weights: Array) -> tuple[Array, ...]:
+  """The product of one x with each of several weights; see `product`."""
   rows = x.reshape(-1, x.shape[-1])
-  # As a matrix: XLA's CPU backend transposes a weight of more dimensions, all
+  # As matrices: XLA's CPU backend transposes a weight of more dimensions, all
   # of it, on every call.
-  matrix = weight.reshape(-1, weight.shape[-1])
+  matrices = [weight.reshape(-1, weight.shape[-1]) for weight in weights]
 
   def multiply(left, right, contract=1):
     return lax.dot_general(
@@ -38,35 +43,40 @@ def product(x: Array, weight: Array) -> Array:
       preferred_element_type=jnp.float32,
     )
 
+  def each(multiply):
+    return lambda rows, *matrices: tuple(multiply(rows, m) for m in matrices)
+
   def twice(rows, matrix):
     return multiply(jnp.concatenate([rows, rows]), matrix)[:1]
 
-  def shaped(out):
-    return out.reshape(*x.shape[:-1], *weight.shape[:-1])
-
   count = rows.shape[0]
-  kernel = _kernel(rows, matrix)
+  kernel = _kernel(rows, matrices)
   if kernel is not None:
-    special = functools.partial(cpu_kernel.product, kernel)
+    special = functools.partial(cpu_kernel.products, kernel)
   elif count == 1 and x.dtype == jnp.bfloat16:
     # XLA's CPU matrix-vector product in bfloat16 takes 10 times as long as a
     # product of two rows.
-    special = twice
+    special = each(twice)
   elif 1 < count < _FEW and x.dtype == jnp.float32:
-    special = functools.partial(_by_columns, multiply)
+    special = each(functools.partial(_by_columns, multiply))
   else:
-    return shaped(multiply(rows, matrix))
-  out = lax.platform_dependent(rows, matrix, cpu=special, default=multiply)
-  return shaped(out)
+    special = each(multiply)
+  outs = lax.platform_dependent(
+    rows, *matrices, cpu=special, default=each(multiply)
+  )
+  return tuple(
+    out.reshape(*x.shape[:-1], *weight.shape[:-1])
+    for out, weight in zip(outs, weights, strict=True)
+  )
 
 
-def _kernel(rows, matrix) -> str | None:
+def _kernel(rows, matrices) -> str | None:
   """The name of the CPU's own product, where it is the best there is."""
-  suits = (
-    0 < rows.shape[0] <= cpu_kernel.MOST_ROWS
-    and matrix.size > 0
+  suits = 0 < rows.shape[0] <= cpu_kernel.MOST_ROWS and all(
+    matrix.size > 0
     and rows.dtype == matrix.dtype
     and rows.dtype in (jnp.float32, jnp.bfloat16)
+    for matrix in matrices
   )
   return cpu_kernel.find() if suits else None
 

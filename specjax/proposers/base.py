@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from specjax.penalties import Penalties
 from specjax.sampling import Noise, RowSettings
+from specjax.sharding.placement import Placement
 from specjax.types import Array, Block, Params, struct
 
 
@@ -66,8 +67,17 @@ class Proposal:
     return jax.nn.one_hot(self.tokens, vocab_size, dtype=jnp.float32)
 
 
+def placement_of(part: Any) -> Placement | None:
+  """How a model or proposer is split over a mesh; None where it says none."""
+  return getattr(part, "placement", None)
+
+
 class Proposer(Protocol):
   """Two pure functions; see the module's docstring.
+
+  One that is split over a mesh in a way of its own has a `placement`, and
+  `shardings(state, placement)` gives its state's; without, the target's holds
+  and its state is split by rows.
 
   Attributes:
     lookahead: C, the compiled width of a proposal.

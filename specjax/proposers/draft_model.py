@@ -2,12 +2,15 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
-from specjax import sampling
+from specjax import layout, sampling
 from specjax.models.base import Model
-from specjax.proposers.base import Proposal
+from specjax.proposers.base import Proposal, placement_of
+from specjax.sharding import axes
+from specjax.sharding.placement import Placement
 from specjax.types import Array, struct
 
 
@@ -43,6 +46,21 @@ class DraftModel:
   vocab_size: int
   features: tuple[int, ...] = ()
 
+  @property
+  def placement(self) -> Placement | None:
+    """How the draft model is split over a mesh."""
+    return placement_of(self.model)
+
+  def shardings(self, state, placement):
+    """See `Proposer`."""
+    # The target's vocabulary may be padded to a size that does not divide.
+    divides = self.vocab_size % placement.ways(axes.VOCAB) == 0
+    vocab = axes.VOCAB if divides else None
+    return DraftState(
+      cache=layout.by_rows(state.cache, placement),
+      logits=placement.sharding((axes.ROWS, vocab)),
+    )
+
   def init(self, rows, capacity):
     """See `Proposer`."""
     return DraftState(
@@ -67,6 +85,7 @@ class DraftModel:
     rows, width = ctx.last_token.shape[0], self.lookahead
     start = state.cache.length
 
+    @jax.named_scope("sampling")
     def draw(index, logits, drawn):
       tokens, q, good = drawn
       # As the target will see it: the drafts so far count.

@@ -28,10 +28,13 @@ CONFIG = {
 
 _SCRIPT = """
 import json, os, pathlib, resource, sys
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 import jax, numpy as np
 from specjax.checkpoints import folders, hf
 from specjax.cli import convert
 from specjax.models import config as config_lib, decoder
+from specjax.sharding import mesh, rules
+from specjax.sharding.placement import Placement
 
 root, config = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
 model = decoder.build(config_lib.from_hugging_face(config))
@@ -60,9 +63,13 @@ def forked(work):
   os.close(write)
   return json.loads(os.read(read, 100))
 
-def load(folder, dtype, scan):
-  built = decoder.build(
-    config_lib.from_hugging_face(config), dtype=dtype, scan_layers=scan)
+def load(folder, dtype, scan, split=None):
+  read = config_lib.from_hugging_face(config)
+  built = decoder.build(read, dtype=dtype, scan_layers=scan)
+  if split:
+    built = decoder.build(
+      read, dtype=dtype, scan_layers=scan,
+      placement=Placement(mesh.make("data:2,model:4"), rules.find(split)))
   return lambda: jax.block_until_ready(hf.load_params(root / folder, built))
 
 forked(lambda: write("whole", "float32"))
@@ -75,6 +82,10 @@ for folder, dtype in (
 ):
   for scan in (False, True):
     found[f"{folder} {dtype} {scan}"] = forked(load(folder, dtype, scan))
+for split, folder in (
+  ("tensor", "whole"), ("fsdp", "half"), ("replicated", "whole")
+):
+  found[split] = forked(load(folder, "float32", True, split))
 found["copy"] = forked(
   lambda: convert.copy(str(root / "whole"), root / "copy", dtype="bfloat16"))
 print(json.dumps(found))
@@ -132,6 +143,13 @@ def test_a_load_peaks_at_the_parameters_and_a_quarter(
   assert parameters > 90e6
   peak = measured[f"{folder} {dtype} {scan_layers}"]
   assert 0.9 * parameters < peak <= 1.25 * parameters
+
+
+@pytest.mark.parametrize("strategy", ["tensor", "fsdp", "replicated"])
+def test_a_sharded_load_peaks_at_its_shards_and_a_quarter(measured, strategy):
+  # All eight devices are this process's, and share what they have alike.
+  parameters = measured["parameters"] * 4
+  assert 0.9 * parameters < measured[strategy] <= 1.25 * parameters
 
 
 def test_a_copy_holds_a_tensor_at_a_time(measured):

@@ -1,7 +1,11 @@
 """Saving a loaded model, by Pretrained.save and by specjax-convert --model."""
 
+import shutil
+from unittest import mock
+
 import ml_dtypes
 import numpy as np
+import orbax.checkpoint as orbax_checkpoint
 import pytest
 from safetensors import numpy as safetensors
 
@@ -124,3 +128,86 @@ def test_the_command_copies_nothing_that_is_no_model(tmp_path, capsys, source):
   (line,) = capsys.readouterr().err.splitlines()
   assert "1 missing: model.norm.weight" in line
   assert not (tmp_path / "out").exists()
+
+
+# Orbax
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_an_orbax_folder_is_a_model_like_any_other(
+  tmp_path, source, scan_layers, dtype
+):
+  model = specjax.load(source, scan_layers=scan_layers)
+  model.save(tmp_path / "new", format="orbax", dtype=dtype)
+  assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "orbax",
+    "tokenizer.json",
+    "tokenizer_config.json",
+  ]
+  dtype = dtype or "float32"
+  assert hf.read_config(tmp_path / "new")["torch_dtype"] == dtype
+  how = dict(dtype=dtype, scan_layers=not scan_layers)
+  equal(specjax.load(source, **how), specjax.load(tmp_path / "new", **how))
+
+
+def test_formats_are_turned_into_each_other_by_the_command(
+  tmp_path, capsys, source
+):
+  there, back = tmp_path / "orbax", tmp_path / "back"
+  flags = [f"--model={source}", f"--output={there}", "--format=orbax"]
+  assert convert.main(["specjax-convert", *flags]) == 0
+  out, err = capsys.readouterr()
+  assert out == f"wrote {there} (float32)\n"
+  equal(specjax.load(source), specjax.load(there))
+  # Over a folder that is there, itself included; then back.
+  assert convert.main(["specjax-convert", *flags]) == 1
+  assert "--overwrite" in capsys.readouterr().err
+  flags = [f"--model={there}", f"--output={there}", "--format=orbax"]
+  assert convert.main(["specjax-convert", *flags, "--overwrite"]) == 0
+  for folder in (back, there):
+    flags = [f"--model={there}", f"--output={folder}", "--overwrite"]
+    assert convert.main(["specjax-convert", *flags]) == 0
+    assert not (folder / "orbax").exists()
+    equal(specjax.load(source), specjax.load(folder))
+
+
+def test_a_folder_with_both_forms_is_refused(tmp_path, source):
+  specjax.load(source).save(tmp_path / "both", format="orbax")
+  shutil.copy(source / "model.safetensors", tmp_path / "both")
+  with pytest.raises(ValueError, match="both orbax/ and model.safetensors"):
+    _ = specjax.load(tmp_path / "both").params
+
+
+def test_an_orbax_save_that_fails_keeps_the_model_that_was_there(
+  tmp_path, source, monkeypatch
+):
+  specjax.load(source).save(tmp_path / "old")
+  before = sorted((tmp_path / "old").iterdir())
+  model = specjax.load(source)
+  fail = mock.Mock(side_effect=OSError("disk full"))
+  monkeypatch.setattr(orbax_checkpoint.Checkpointer, "save", fail)
+  with pytest.raises(OSError, match="disk full"):
+    model.save(tmp_path / "old", format="orbax", overwrite=True)
+  with pytest.raises(OSError, match="disk full"):
+    model.save(tmp_path / "new", format="orbax")
+  assert sorted((tmp_path / "old").iterdir()) == before
+  assert not (tmp_path / "new").exists()
+  equal(model, specjax.load(tmp_path / "old"))
+
+
+@pytest.mark.parametrize(
+  "settings, message",
+  [
+    (dict(format="zip"), "format is 'zip'; give one of safetensors, orbax"),
+    (dict(format="orbax", dtype="float16"), "no model runs in"),
+    (dict(format="orbax", max_shard_bytes=9), "max_shard_bytes is 9, but"),
+  ],
+)
+def test_what_orbax_cannot_do_is_refused(tmp_path, source, settings, message):
+  with pytest.raises(ValueError, match=message):
+    specjax.load(source).save(tmp_path / "new", **settings)
+  assert not (tmp_path / "new").exists()

@@ -21,7 +21,10 @@ def api(monkeypatch, tmp_path):
       raise FileNotFoundError("absent: no such folder;\n  name another")
     fake.loaded[name] = options
     return types.SimpleNamespace(
-      name=name, tokenizer=fake_engine.Encoder(), folder=tmp_path / "model"
+      name=name,
+      tokenizer=fake_engine.Encoder(),
+      folder=tmp_path / "model",
+      is_padded=False,
     )
 
   def engine(target, **options):

@@ -235,6 +235,12 @@ def test_names_are_written_as_they_are(tmp_path):
     (["--gguf"], 2, "Missing value for flag --gguf"),
     (["--ggfu=x"], 2, "Unknown command line flag 'ggfu'"),
     (["--gguf=a", "--output=x", "--dtype=int8"], 2, "--dtype=int8"),
+    (["--gguf=a", "--output=x", "--format=orbax"], 2, "needs --model"),
+    (
+      ["--model=a", "--output=x", "--format=orbax", "--dtype=float16"],
+      2,
+      "--dtype=float16 is none of --format=orbax",
+    ),
     (["--gguf=a", "--output=x", "stray"], 2, "'stray' is no flag"),
     (["--gguf=nowhere.gguf", "--output=x"], 1, "nowhere.gguf"),
     (["--model=./nowhere", "--output=x"], 1, "'./nowhere': no such folder"),

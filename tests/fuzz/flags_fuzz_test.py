@@ -22,7 +22,7 @@ TEXTS = st.one_of(
 )
 # They name files and folders: given below, or nowhere.
 PATHS = {"model", "draft_model", "prompts", "output", "prompt"}
-PATHS |= {"compilation_cache"}
+PATHS |= {"compilation_cache", "profile_dir"}
 NAMES = sorted(set(settings_lib.FIELDS) - PATHS)
 
 

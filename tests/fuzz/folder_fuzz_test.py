@@ -212,7 +212,7 @@ CONFIG_KEYS = """
   quantization_config layer_types partial_rotary_factor unheard_of
 """.split()
 FAMILIES = st.sampled_from(
-  "Llama Mistral Qwen2 Qwen3 Gemma2 Gemma3 GPT2 Odd".split()
+  "Llama Mistral Qwen2 Qwen3 Gemma2 Gemma3 GPT2 Chinchilla Odd".split()
 ).map(lambda family: [f"{family}ForCausalLM"])
 ROPES = st.dictionaries(
   st.sampled_from(

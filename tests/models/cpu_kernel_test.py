@@ -35,6 +35,10 @@ def exact(x, weight):
   return np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
 
 
+def one(name, x, weight):
+  return cpu_kernel.products(name, x, weight)[0]
+
+
 def find_elsewhere(**environment):
   """What a fresh process finds."""
   command = [sys.executable, "-c", FIND]
@@ -64,7 +68,7 @@ def test_equals_float64_and_rows_know_nothing_of_each_other(
 
   @jax.jit
   def run(x, weight):
-    return [cpu_kernel.product(name, x[-rows:], weight) for rows in counts]
+    return [one(name, x[-rows:], weight) for rows in counts]
 
   found = [np.asarray(out) for out in run(x, weight)]
   assert found[-1].dtype == np.float32
@@ -76,12 +80,28 @@ def test_equals_float64_and_rows_know_nothing_of_each_other(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 5, 9])
+@pytest.mark.parametrize("sizes", [(3, 1, 7), (1000, 24), (24, 1, 1000)])
+def test_several_weights_in_one_call_are_as_one_by_one(
+  sizes, rows, dtype, name
+):
+  x = draw(rows, 577, dtype=dtype)
+  weights = [draw(size, 577, dtype=dtype, seed=size) for size in sizes]
+  found = cpu_kernel.products(name, x, *weights)
+  for out, weight in zip(found, weights, strict=True):
+    np.testing.assert_array_equal(out, one(name, x, weight))
+  found = product.products(x[None], *weights)
+  for out, weight in zip(found, weights, strict=True):
+    np.testing.assert_array_equal(out[0], one(name, x, weight))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_many_threads_give_the_same_bits_every_time(dtype, name):
   x, weight = draw(5, 576, dtype=dtype), draw(4099, 576, dtype=dtype, seed=1)
-  first = np.asarray(cpu_kernel.product(name, x, weight))
+  first = np.asarray(one(name, x, weight))
   np.testing.assert_allclose(first, exact(x, weight), atol=1e-3)
   for _ in range(20):
-    again = np.asarray(cpu_kernel.product(name, x, weight))
+    again = np.asarray(one(name, x, weight))
     np.testing.assert_array_equal(again, first)
 
 
@@ -90,10 +110,10 @@ def test_many_threads_give_the_same_bits_every_time(dtype, name):
 @pytest.mark.parametrize("place", [0, 15, 16, 18])
 def test_what_is_not_finite_stays_so_and_where_it_is(place, bad, dtype, name):
   x, weight = draw(3, 19, dtype=dtype), draw(9, 19, dtype=dtype, seed=1)
-  spoilt = np.asarray(cpu_kernel.product(name, x.at[1, place].set(bad), weight))
+  spoilt = np.asarray(one(name, x.at[1, place].set(bad), weight))
   assert not np.isfinite(spoilt[1]).any()
   assert np.isfinite(spoilt[[0, 2]]).all()
-  spoilt = np.asarray(cpu_kernel.product(name, x, weight.at[4, place].set(bad)))
+  spoilt = np.asarray(one(name, x, weight.at[4, place].set(bad)))
   assert not np.isfinite(spoilt[:, 4]).any()
   assert np.isfinite(np.delete(spoilt, 4, axis=1)).all()
 
@@ -127,6 +147,23 @@ def test_has_the_slopes_of_a_product(name):
       found,
       jax.grad(plain, which)(x, weight),
     )
+
+
+def test_several_have_the_slopes_of_each(name):
+  x, weights = draw(3, 20), (draw(5, 20, seed=1), draw(7, 20, seed=2))
+
+  def total(multiply):
+    return lambda x, weights: sum(
+      jnp.sum(out**2) for out in multiply(x, weights)
+    )
+
+  ours = total(lambda x, weights: product.products(x, *weights))
+  plain = total(lambda x, weights: [x @ weight.T for weight in weights])
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+    jax.jit(jax.grad(ours, (0, 1)))(x, weights),
+    jax.grad(plain, (0, 1))(x, weights),
+  )
 
 
 def test_is_called_on_cpu_for_a_few_rows_and_nowhere_else(name):

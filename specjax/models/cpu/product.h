@@ -1,0 +1,107 @@
+// y [T, N] = x [T, K] times w [N, K] transposed, for a few rows of x, and for one
+// w or several.
+//
+// Weights are read from memory once, in float32 or bfloat16; sums are float32.
+// A row of y depends on its own row of x alone, bit for bit, however the rows of
+// w are divided among threads.
+
+#ifndef SPECJAX_PRODUCT_H_
+#define SPECJAX_PRODUCT_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "rows.h"
+#include "threads.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace specjax {
+
+// Rows of w that wait in cache for more of x.
+constexpr int64_t kGroup = 12;
+// What a thread takes at a time, and what is too little to wake another for.
+// Twice as much where reading is all there is to do.
+constexpr int64_t kChunkBytes = 128 << 10;
+constexpr int64_t kAloneBytes = 192 << 10;
+
+template <typename W>
+struct ProductJob : Job {
+  struct Weight {
+    const W* w;
+    float* y;
+    int64_t n, first;  // Its first part.
+  };
+  std::vector<Weight> weights;
+  int64_t t, k, chunk;
+  const float* x;               // As `Block` takes it,
+  std::vector<float> arranged;  // and where it lies if not as it came.
+
+  void Do(int64_t part) override {
+    auto mine = weights.end() - 1;
+    while (mine->first > part) --mine;
+    int64_t row = (part - mine->first) * chunk, n = mine->n;
+    int64_t count = std::min(chunk, n - row);
+    const W* w = mine->w + row * k;
+    float* y = mine->y + row;
+    if (t <= kMostRows) return Few(t, x, w, y, k, n, count);
+    // Several blocks of x: a few rows of w at a time, from cache but for the
+    // first block.
+    int64_t blocks = (t + kMostRows - 1) / kMostRows;
+    for (int64_t at = 0; at < count; at += kGroup) {
+      int64_t some = std::min(kGroup, count - at);
+      for (int64_t block = 0; block < blocks; ++block) {
+        int64_t from = block * t / blocks, to = (block + 1) * t / blocks;
+        Few(to - from, x + from * RoundUp(k), w + at * k, y + from * n + at, k,
+            n, some, kGroup * k);
+      }
+    }
+  }
+};
+
+// Of one x with several weights.
+template <typename W>
+xla::ffi::Error Product(xla::ffi::ThreadPool pool, xla::ffi::AnyBuffer x,
+                        xla::ffi::RemainingArgs weights,
+                        xla::ffi::RemainingRets results) {
+  ProductJob<W> job;
+  job.t = x.dimensions()[0];
+  job.k = x.dimensions()[1];
+  auto* rows = static_cast<const W*>(x.untyped_data());
+  if (std::is_same<W, float>::value && job.k % kStep == 0) {
+    job.x = reinterpret_cast<const float*>(rows);
+  } else {
+    job.arranged.resize(job.t * RoundUp(job.k));
+    Arrange(rows, job.t, job.k, job.arranged.data());
+    job.x = job.arranged.data();
+  }
+  int64_t row = job.k * (int64_t)sizeof(W), total = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    auto w = weights.get<xla::ffi::AnyBuffer>(i);
+    auto y = results.get<xla::ffi::AnyBuffer>(i);
+    if (!w.has_value()) return w.error();
+    if (!y.has_value()) return y.error();
+    total += w->dimensions()[0];
+    job.weights.push_back({static_cast<const W*>(w->untyped_data()),
+                           static_cast<float*>((*y)->untyped_data()),
+                           w->dimensions()[0], 0});
+  }
+  int64_t chunk = job.t == 1 ? 2 * kChunkBytes : kChunkBytes;
+  // A multiple of every number of rows in a register block.
+  job.chunk = std::max<int64_t>(chunk / row / 24, 1) * 24;
+  if (total * row <= kAloneBytes) job.chunk = total;
+  for (auto& weight : job.weights) {
+    weight.first = job.parts;
+    job.parts += (weight.n + job.chunk - 1) / job.chunk;
+  }
+  const auto& last = job.weights.back();
+  job.data = reinterpret_cast<const char*>(last.w);
+  job.bytes = last.n * row;
+  RunOn(total * row <= kAloneBytes ? 1 : pool.num_threads(), &job);
+  return xla::ffi::Error::Success();
+}
+
+}  // namespace specjax
+
+#endif

@@ -1,0 +1,101 @@
+// Eight floats at a time, and loads of float32 and bfloat16.
+
+#ifndef SPECJAX_VECTORS_H_
+#define SPECJAX_VECTORS_H_
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#endif
+
+namespace specjax {
+
+constexpr int kLanes = 8;
+
+typedef float Wide __attribute__((vector_size(4 * kLanes)));
+typedef float Four __attribute__((vector_size(16)));
+typedef uint32_t Bits __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Whole __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t Short __attribute__((vector_size(2 * kLanes)));
+
+inline Wide Load(const float* from) {
+  Wide out;
+  std::memcpy(&out, from, sizeof(out));
+  return out;
+}
+
+// Spelled out: a compiler that fuses as it sees fit does so in some blocks and
+// not in others, and a sum would depend on its neighbours.
+inline void MultiplyAdd(Wide left, Wide right, Wide* sum) {
+#if defined(__AVX2__) && defined(__FMA__)
+  *sum = (Wide)_mm256_fmadd_ps((__m256)left, (__m256)right, (__m256)*sum);
+#else
+  *sum += left * right;
+#endif
+}
+
+// To stay in a register: left to itself a compiler reads it from memory for each
+// multiplication, and reads are what there are too few of.
+inline void Keep(Wide* v) {
+#if defined(__AVX2__) && defined(__GNUC__)
+  asm("" : "+x"(*v));
+#endif
+}
+
+// Eight values in their order.
+inline Wide LoadWide(const float* from) { return Load(from); }
+inline Wide LoadWide(const uint16_t* from) {
+  Short some;
+  std::memcpy(&some, from, sizeof(some));
+  return (Wide)(__builtin_convertvector(some, Bits) << 16);
+}
+
+inline Wide Spread(float x) { return Wide{} + x; }
+
+inline float ToFloat(float x) { return x; }
+inline float ToFloat(uint16_t x) {
+  uint32_t bits = (uint32_t)x << 16;
+  float out;
+  std::memcpy(&out, &bits, sizeof(out));
+  return out;
+}
+
+// To the nearest, ties to even, as XLA rounds.
+inline void FromFloat(float x, float* to) { *to = x; }
+inline void FromFloat(float x, uint16_t* to) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  *to = x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
+inline float Sum(Wide v) {
+  Four half[2];
+  std::memcpy(half, &v, sizeof(v));
+  Four sum = half[0] + half[1];
+  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+// e^x for x <= 0, within 2 units in the last place; 0 below -87, NaN for NaN.
+inline Wide Exp(Wide x) {
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
+  Wide n = x * 1.44269504f + kRounder - kRounder;
+  Wide r = x;
+  MultiplyAdd(n, Spread(-0.693359375f), &r);  // The logarithm of 2,
+  MultiplyAdd(n, Spread(2.12194440e-4f), &r);  // in two parts.
+  // Taylor's series; |r| is at most .35.
+  Wide y = Spread(1.0f / 5040);
+  for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, .5f, 1.f, 1.f}) {
+    Wide sum = Spread(c);
+    MultiplyAdd(y, r, &sum);
+    y = sum;
+  }
+  Whole power = (__builtin_convertvector(n, Whole) + 127) << 23;
+  Whole tiny = x < -87.0f;
+  return (Wide)((Whole)(y * (Wide)power) & ~tiny);
+}
+
+}  // namespace specjax
+
+#endif

@@ -1,0 +1,114 @@
+"""Products and attention of a model that is split over a mesh.
+
+Products are left to XLA, which splits them as their operands are. Attention is
+split by hand (`shard_map`): each device writes to and walks its own part of
+the cache, to its own longest row. XLA would ask all devices for that length,
+in every layer, and gather a cache that is written at a traced position.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from specjax.cache import KVCache
+from specjax.models.attend import attend
+from specjax.models.product import precision_of
+from specjax.sharding import axes
+from specjax.sharding.placement import Placement
+from specjax.types import Array
+
+QUERIES = (axes.ROWS, None, axes.HEADS, None)
+KEYS = (axes.ROWS, None, axes.KV_HEADS, None)
+STACK = (axes.LAYERS, axes.ROWS, axes.KV_HEADS, axes.CACHE_POSITIONS, None)
+
+
+def product(x: Array, weight: Array) -> Array:
+  """x [..., in] times weight [out..., in] -> float32 [..., out...]."""
+  return lax.dot_general(
+    x,
+    weight,
+    (((x.ndim - 1,), (weight.ndim - 1,)), ((), ())),
+    precision=precision_of(x.dtype),
+    preferred_element_type=jnp.float32,
+  )
+
+
+def attention(
+  placement: Placement,
+  q: Array,
+  k: Array,
+  v: Array,
+  cache: KVCache,
+  layer,
+  positions: Array,
+  *,
+  window=None,
+  **how,
+) -> tuple[Array, KVCache]:
+  """Writes a block into the cache and attends over it.
+
+  Where the cache is split over positions, each device attends to its own and
+  the parts are merged (two small all-reduces).
+
+  Args:
+    placement: its rules for caches say who does what.
+    q: [B, T, N, H].
+    k, v: [B, T, K, H].
+    cache: before the block.
+    layer: layer index, static or traced.
+    positions: int32 [B, T], absolute.
+    window, how: see `attend`.
+
+  Returns:
+    [B, T, N, H] in q's dtype, and the cache with the block written.
+  """
+  over = placement.over(axes.CACHE_POSITIONS, "caches")
+  over = tuple(axis for axis in over if placement.mesh.shape[axis] > 1)
+  spec = functools.partial(placement.spec, kind="caches")
+  keys, stack, whole = spec(KEYS), spec(STACK), PartitionSpec()
+  rows = (axes.ROWS,)
+
+  def local(q, k, v, stacks, length, positions, layer, window):
+    cache = KVCache(k=stacks[0], v=stacks[1], length=length)
+    if not over:
+      cache = cache.write(layer, k, v)
+      mixed = attend(q, cache, layer, positions, window=window, **how)
+      return mixed, (cache.k, cache.v)
+    # Positions count from the beginning of this device's part.
+    first = lax.axis_index(over) * cache.capacity
+    cache = cache.at(length - first).write(layer, k, v, part=True)
+    positions = positions - first
+    mixed = attend(q, cache, layer, positions, window=window, over=over, **how)
+    return mixed, (cache.k, cache.v)
+
+  def turn(x):
+    """Between heads and rows in two hops: XLA would gather x in one."""
+    heads = placement.over(axes.HEADS)
+    rows = placement.over(axes.ROWS, "caches")
+    if placement.over(axes.ROWS) == rows:
+      return x
+    hop = PartitionSpec(
+      tuple(axis for axis in rows if axis not in heads), None, heads
+    )
+    hop = NamedSharding(placement.mesh, hop)
+    return lax.with_sharding_constraint(x, hop)
+
+  q, k, v = (turn(x) for x in (q, k, v))
+  # Queries are split as the keys are: a head lies with its key head.
+  mixed, (new_k, new_v) = jax.shard_map(
+    local,
+    mesh=placement.mesh,
+    in_specs=(
+      *(keys, keys, keys, (stack, stack), spec(rows), spec((*rows, None))),
+      *(whole, whole),
+    ),
+    out_specs=(keys, (stack, stack)),
+    check_vma=False,
+  )(
+    *(q, k, v, (cache.k, cache.v), cache.length, positions),
+    *(jnp.int32(layer), window),
+  )
+  return turn(mixed), KVCache(k=new_k, v=new_v, length=cache.length)

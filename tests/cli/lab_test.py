@@ -1,0 +1,131 @@
+"""specjax-lab's command line."""
+
+import csv
+import json
+import pathlib
+
+import pytest
+
+from specjax.cli import command, lab, lab_settings
+from specjax.lab import topology
+
+CONFIGS = pathlib.Path(__file__).parent.parent.parent / "configs"
+PAIR = f"--config={CONFIGS}/chinchilla_70b.py"
+
+
+def parse(*flags):
+  return lab_settings.parse(["specjax-lab", *flags])
+
+
+def test_what_is_not_given_is_the_configs():
+  asked = parse(PAIR, "--topology=v4:2x2x4")
+  assert (asked.config.target, asked.config.draft) == (
+    "chinchilla_70b",
+    "chinchilla_4b",
+  )
+  assert [str(one) for one in asked.strategies] == ["tensor"]
+  assert (asked.batch, asked.lookahead, asked.context) == ((1,), (4,), (2048,))
+  assert asked.live is None
+
+
+def test_flags_are_lists():
+  asked = parse(
+    PAIR,
+    "--topology=v4:2x2x4,v5e:4x4",
+    "--strategies=tensor,tensor/replicated+rows@2x8",
+    "--batch=1,8",
+    "--lookahead=0,4",
+    "--context=2048,8192",
+    "--live=512",
+  )
+  assert [str(one) for one in asked.topologies] == ["v4:2x2x4", "v5e:4x4"]
+  assert asked.strategies[1].draft == "replicated"
+  assert asked.context == (2048, 8192) and asked.live == (512,)
+
+
+@pytest.mark.parametrize(
+  "path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.stem
+)
+def test_every_config_of_a_pair_names_its_sizes(path):
+  if path.stem == "smollm2":
+    with pytest.raises(command.UsageError, match="ngram"):
+      lab_settings.read_config("config", str(path))
+    return
+  config = lab_settings.read_config("config", str(path))
+  assert config.draft is not None
+
+
+@pytest.mark.parametrize(
+  "flags, says",
+  [
+    ((), "--config is missing"),
+    (("--config=nowhere.py", "--topology=v4:2x2x4"), "is no file"),
+    ((PAIR,), "--topology is missing"),
+    ((PAIR, "--topology=v4:2x2x4", "--smallest"), "does nothing beside"),
+    ((PAIR, "--topology=v4:2x2"), "3 sides"),
+    ((PAIR, "--topology=v4:2x2x4,v4:2x2x4"), "is there twice"),
+    ((PAIR, "--topology=v4:2x2x4", "--batch=0"), "whole number from 1"),
+    ((PAIR, "--topology=v4:2x2x4", "--batch="), "--batch is empty"),
+    ((PAIR, "--topology=v4:2x2x4", "--lookahead=-1"), "whole number from 0"),
+    ((PAIR, "--topology=v4:2x2x4", "--live=4096"), "give fewer"),
+    ((PAIR, "--topology=v4:2x2x4", "--strategies=tensors"), "no strategy"),
+    ((PAIR, "--topology=v4:2x2x4", "word"), "no flag"),
+    (
+      (PAIR, "--topology=v4:2x2x4", f"--against={CONFIGS}/none.py"),
+      "--against=",
+    ),
+    (
+      (PAIR, "--topology=v4:2x2x4", "--against=x.py", "--csv=x.csv"),
+      "--csv does nothing beside --against",
+    ),
+  ],
+)
+def test_a_wrong_command_line_is_refused_by_name(flags, says):
+  with pytest.raises(command.UsageError, match=says):
+    parse(*flags)
+
+
+def test_help_names_every_flag(capsys):
+  assert lab.main(["specjax-lab", "--help"]) == 0
+  shown = capsys.readouterr().out
+  for name in lab_settings.FIELDS:
+    assert f"--{name}" in shown
+
+
+def test_a_file_in_no_folder_is_refused_before_anything_is_compiled(capsys):
+  code = lab.main(
+    ["specjax-lab", PAIR, "--topology=v4:2x2x4", "--json=no/where.json"]
+  )
+  assert code == 2 and "--json=no/where.json" in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+  not topology.is_installed(),
+  reason="the TPU compiler is not installed: pip install 'specjax[lab]'",
+)
+def test_rows_are_shown_and_written(tmp_path, capsys):
+  pytest.importorskip("matplotlib")
+  files = {name: tmp_path / f"lab.{name}" for name in ("json", "csv", "png")}
+  code = lab.main(
+    [
+      "specjax-lab",
+      f"--config={CONFIGS}/chinchilla_tiny.py",
+      "--topology=v5e:2x2",
+      "--lookahead=0,2",
+      f"--json={files['json']}",
+      f"--csv={files['csv']}",
+      f"--plot={files['png']}",
+    ]
+  )
+  shown = capsys.readouterr()
+  assert code == 0, shown.err
+  assert "never" in shown.out or "nothing here is a measured" in shown.out
+  rows = json.loads(files["json"].read_text())["rows"]
+  assert [row["lookahead"] for row in rows] == [0, 2]
+  assert all(row["fits"] for row in rows)
+  with open(files["csv"], newline="") as file:
+    written = list(csv.DictReader(file))
+  assert [row["topology"] for row in written] == ["v5e:2x2"] * 2
+  assert float(written[1]["traffic.target_weights"]) > 0
+  assert files["png"].stat().st_size > 10_000
