@@ -6,24 +6,26 @@ import re
 import shlex
 
 from specjax.checkpoints import hf
-from specjax.cli import benchmark_settings, checks, convert, settings
+from specjax.cli import benchmark_settings, checks, convert, init, settings
 from specjax.models import config as config_lib
-from specjax.models import decoder
+from specjax.models import decoder, presets
 from tests.text import tokenizers_made
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = sorted(ROOT.glob("docs/*.md"))
+EVERYTHING = "\n".join([README, *(page.read_text("utf-8") for page in PAGES)])
 
 
-def blocks(language):
+def blocks(language, text=README):
   """The fenced blocks of a language ("" for none)."""
-  found = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)
+  found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
   return [block for name, block in found if name == language]
 
 
 def commands(program):
   """Every command line of `program`, program name first."""
-  lines = "\n".join(blocks("")).replace("\\\n", " ").splitlines()
+  lines = "\n".join(blocks("", EVERYTHING)).replace("\\\n", " ").splitlines()
   calls = [line for line in lines if line.startswith(f"{program} ")]
   return [shlex.split(call, comments=True) for call in calls]
 
@@ -63,9 +65,12 @@ def test_the_commands_are_accepted(monkeypatch):
   assert len(generate) >= 3
   for words in generate:
     checks.check(settings.parse(words))
-  from_gguf, from_folder = commands("specjax-convert")
+  from_gguf, from_folder, to_orbax = commands("specjax-convert")
   assert convert.parse(from_gguf).gguf == "model.gguf"
   assert convert.parse(from_folder).model == "folder"
+  assert convert.parse(to_orbax).format == "orbax"
+  for words in commands("specjax-init"):
+    assert init.parse(words).preset in presets.PRESETS
   measured = commands("specjax-benchmark")
   assert len(measured) >= 3
   for words in measured:
@@ -73,8 +78,10 @@ def test_the_commands_are_accepted(monkeypatch):
 
 
 def test_flags_named_in_the_text_exist():
-  named = set(re.findall(r"`--(\w+)", README)) - {"help", "config"}
-  known = {*settings.FIELDS, *convert.FIELDS, *benchmark_settings.FIELDS}
+  named = set(re.findall(r"`--(\w+)", EVERYTHING))
+  named -= {"help", "config", "dry_run"}
+  parts = (settings, convert, benchmark_settings, init)
+  known = {name for part in parts for name in part.FIELDS}
   for name, field in settings.FIELDS.items():
     if field.metadata["kind"] == "switch":
       known.add(f"no{name}")
@@ -93,6 +100,6 @@ def test_rule_32_the_promise_names_its_evidence_and_it_is_there():
 
 
 def test_files_named_in_the_text_exist():
-  named = re.findall(r"`([\w./]+/[\w.]+\.(?:py|ipynb|jsonl))`", README)
+  named = re.findall(r"`([\w./]+/[\w.]+\.(?:py|ipynb|jsonl|sh))`", EVERYTHING)
   missing = [name for name in named if not (ROOT / name).exists()]
   assert named and not missing

@@ -52,7 +52,9 @@ def speculated_and_plain(made, rows):
   )
 
 
-@pytest.mark.parametrize("kind", ["ngram", "draft_model"])
+@pytest.mark.parametrize(
+  "kind", ["ngram", pytest.param("draft_model", marks=pytest.mark.long)]
+)
 def test_rule_20_greedy_runs_over_a_windows_edge_equal_plain_ones(kind):
   loaded = golden.load("mistral")
   window = loaded.model.config.windows[0]

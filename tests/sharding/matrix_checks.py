@@ -6,11 +6,14 @@ python -m tests.sharding.matrix_checks whole draft_model|ngram
 python -m tests.sharding.matrix_checks hosts PORT PROCESS
 """
 
+import dataclasses
 import functools
 import itertools
 import json
 import math
+import pathlib
 import sys
+import tempfile
 
 from specjax.sharding import shape
 from tests.sharding import eight
@@ -66,18 +69,66 @@ def compared(got, wanted):
   return sum(map(len, wanted.values())), len(differ)
 
 
+def first_layers(folder, to, layers=4):
+  """A draft made of a model's first layers, as a folder."""
+  from specjax import api
+  from specjax.checkpoints import folders, hf
+  from specjax.models import decoder
+
+  target = api.load(folder)
+  by_path = dict(zip(target.model.paths, target.params, strict=True))
+  config = dataclasses.replace(target.model.config, layers=layers)
+  model = decoder.build(config)
+  hf.save_params(
+    to,
+    model,
+    tuple(by_path[path] for path in model.paths),
+    config=hf.read_config(folder) | {"num_hidden_layers": layers},
+    others=folders.companions(pathlib.Path(folder)),
+  )
+  return to
+
+
+# Of the real model: mesh, strategy, caches and who drafts.
+SMOLLM2 = (
+  ("model:1", "tensor", "heads", "ngram"),
+  ("model:1", "tensor", "heads", "draft_model"),
+  ("model:2", "tensor", "heads", "ngram"),
+  ("data:2", "replicated", "heads", "draft_model"),
+  ("model:4", "tensor", "heads", "ngram"),
+  ("data:2,model:2", "tensor", "heads", "draft_model"),
+  ("data:2,model:2", "fsdp", "heads", "draft_model"),
+  ("data:2,model:2", "tensor2d", "heads", "ngram"),
+  ("data:2,model:4", "tensor", "heads", "ngram"),
+  ("data:2,model:4", "tensor", "heads", "draft_model"),
+  ("data:2,model:4", "tensor2d", "heads", "draft_model"),
+  ("data:4,model:2", "fsdp", "heads", "ngram"),
+  ("data:8", "replicated", "heads", "ngram"),
+  ("data:2,model:4", "tensor", "sequence", "ngram"),
+  ("data:2,model:4", "tensor", "rows", "draft_model"),
+)
+
+
 def smollm2():
-  """The real model, its nine heads padded."""
+  """The real model, its nine heads padded where they do not divide."""
   from specjax import api
   from specjax.engine.request import Request, SamplingParams
 
   text = "The sea was calm. " * 4 + "Once upon a time"
   folder = sys.argv[2]
+  small = first_layers(folder, pathlib.Path(tempfile.mkdtemp()) / "draft")
 
-  def run(mesh, pad_heads, **how):
-    target = api.load(folder, mesh=mesh, pad_heads=pad_heads, **how)
+  def run(proposer, place=None, **how):
+    if place is not None:
+      how |= dict(mesh=place.mesh, pad_heads="model" in str(place.rules))
+    load = functools.partial(api.load, **how)
     made = api.Engine(
-      target, proposer="ngram", slots=4, capacity=192, lookahead=4
+      load(folder),
+      proposer=proposer,
+      draft=load(small) if proposer == "draft_model" else None,
+      slots=8,
+      capacity=192,
+      lookahead=4,
     )
     wanted = [
       Request(
@@ -94,14 +145,15 @@ def smollm2():
     ]
     return eight.answers(made, wanted)
 
-  whole = functools.cache(lambda: run(None, False))
-  for how in (
-    dict(mesh="data:2,model:4"),
-    dict(mesh="data:4,model:2", strategy="fsdp"),
-    dict(mesh="data:2,model:4", strategy="tensor2d"),
-    dict(mesh="data:2,model:4", cache_sharding="sequence"),
-  ):
-    yield lambda how=how: compared(run(pad_heads=True, **how), whole())
+  whole = functools.cache(run)
+
+  def agrees(mesh, strategy, caches, proposer):
+    place = eight.placement(mesh, strategy, caches)
+    got = run(proposer, place, strategy=strategy, cache_sharding=caches)
+    return compared(got, whole(proposer))
+
+  for setup in SMOLLM2:
+    yield functools.partial(agrees, *setup)
 
 
 def hosts(port, process):
