@@ -95,34 +95,35 @@ def write_part(stack: Array, block: Array, length: Array, layer) -> Array:
   """
   size = stack.shape[3]
 
-  def put(row, new, at):
-    """A row [L, K, S, H] with new [K, t, H], t <= S, at `at`."""
+  def put(stack, row, new, at):
+    """The stack with new [K, t, H], t <= S, at `at` of a row."""
     width = new.shape[1]
     start = jnp.clip(at, 0, size - width)
     own = start - at + jnp.arange(width, dtype=jnp.int32)
-    here = (layer, 0, start, 0)
-    old = lax.dynamic_slice(row, here, (1, *new.shape))
-    new = jnp.take(new, jnp.clip(own, 0, width - 1), axis=1)[None]
+    here = (layer, row, 0, start, 0)
+    old = lax.dynamic_slice(stack, here, (1, 1, *new.shape))
+    new = jnp.take(new, jnp.clip(own, 0, width - 1), axis=1)
     falls = ((own >= 0) & (own < width))[:, None]
-    return lax.dynamic_update_slice(row, jnp.where(falls, new, old), here)
+    return lax.dynamic_update_slice(stack, jnp.where(falls, new, old), here)
 
-  def one(row, new, at):
+  def one(row, stack):
+    new = lax.dynamic_index_in_dim(block, row, keepdims=False)
     for first in range(0, new.shape[1], size):
-      row = put(row, new[:, first : first + size], at + first)
-    return row
+      part = new[:, first : first + size]
+      stack = put(stack, row, part, length[row] + first)
+    return stack
 
-  def by_row(stack, block, length):
-    def body(index, stack):
-      row = lax.dynamic_index_in_dim(stack, index, 1, keepdims=False)
-      row = one(row, block[index], length[index])
-      return lax.dynamic_update_index_in_dim(stack, row, index, 1)
+  def loop(stack):
+    return lax.fori_loop(0, block.shape[0], one, stack)
 
-    return lax.fori_loop(0, block.shape[0], body, stack)
+  def unrolled(stack):  # See `write_unrolled`.
+    if block.shape[0] > _UNROLLED:
+      return loop(stack)
+    for row in range(block.shape[0]):
+      stack = one(row, stack)
+    return stack
 
-  at_once = jax.vmap(one, in_axes=(1, 0, 0), out_axes=1)
-  return lax.platform_dependent(
-    stack, block, length, cpu=by_row, default=at_once
-  )
+  return lax.platform_dependent(stack, cpu=loop, default=unrolled)
 
 
 @struct

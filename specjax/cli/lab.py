@@ -1,0 +1,170 @@
+"""Compiles a pair's step for TPU slices that are not there, and counts.
+
+  specjax-lab --config=configs/chinchilla_70b.py --topology=v4:2x2x4
+  specjax-lab --config=configs/chinchilla_70b.py --topology=v4:2x2x4 \\
+    --strategies=tensor,tensor/replicated,tensor2d@4x4 --batch=1,8 \\
+    --lookahead=0,4,8 --json=lab.json --csv=lab.csv --plot=lab.png
+  specjax-lab --config=configs/chinchilla_70b.py --smallest
+
+What runs on a TPU is what is compiled here, by the TPU's own compiler (extra
+`lab`), from shapes alone. The table says what fits, what moves between memory
+and chip, and what chips tell each other. Nothing in it is a measured latency.
+Exit code: 0 done, also where a case has no room; 1 failed, 2 wrong command
+line, 130 interrupted.
+"""
+
+import os
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from specjax.cli import command, lab_settings, table
+
+PROGRAM = "specjax-lab"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; gives its exit code. See the module's docstring."""
+  return command.run(PROGRAM, _main, argv)
+
+
+def cli() -> None:
+  """The console script."""
+  command.leave(main())
+
+
+def _main(argv: Sequence[str]) -> int:
+  asked = lab_settings.parse(argv)
+  if asked is None:
+    lines = table.flag_help(lab_settings.FIELDS.values())
+    print("\n".join([__doc__.rstrip(), "", "Flags:", "", *lines]))
+    return 0
+  s = asked.settings
+  for name in ("json", "csv", "plot"):
+    _check_file(name, getattr(s, name))
+  # The compiler is all that is wanted of a TPU, were there one.
+  os.environ["JAX_PLATFORMS"] = "cpu"
+  from specjax.lab import files, plots
+  from specjax.lab import table as text
+
+  if s.plot is not None:
+    plots.check(s.plot)
+  if s.against is not None:
+    rows = list(_rows(asked, asked.config))
+    others = list(_rows(asked, asked.against))
+    print(text.against(rows, others))
+    rows += others
+  else:
+    rows = list(_smallest(asked) if s.smallest else _rows(asked, asked.config))
+    print(text.table(rows))
+  if s.json is not None:
+    files.write_json(s.json, rows)
+  if s.csv is not None:
+    files.write_csv(s.csv, rows)
+  if s.plot is not None:
+    plots.draw(rows, s.plot)
+  return 0
+
+
+def _rows(asked: lab_settings.Asked, config: lab_settings.Config) -> Iterator:
+  """A row of every case, as they are compiled."""
+  for topology in asked.topologies:
+    yield from _on(asked, config, topology, _cases(asked))
+
+
+def _smallest(asked: lab_settings.Asked) -> Iterator:
+  """Of each kind the rows of its smallest slice on which a case has room."""
+  from specjax.lab import topology
+
+  for chip in topology.CHIPS.values():
+    waiting = list(_cases(asked))
+    for sides in chip.slices:
+      last = sides == chip.slices[-1]
+      slice_ = topology.parse(f"{chip.kind}:{sides}")
+      left = []
+      for case in waiting:
+        (row,) = _on(asked, asked.config, slice_, [case])
+        if row.fits or last:
+          yield row
+        else:
+          left.append(case)
+      waiting = left
+
+
+def _cases(asked: lab_settings.Asked) -> Iterator[dict[str, Any]]:
+  for strategy in asked.strategies:
+    for batch in asked.batch:
+      for context in asked.context:
+        for live in asked.live or (context,):
+          for lookahead in asked.lookahead:
+            yield dict(
+              strategy=strategy,
+              batch=batch,
+              lookahead=lookahead,
+              context=context,
+              live=live,
+            )
+
+
+def _on(asked, config, topology, cases) -> Iterator:
+  """Rows of cases on a slice."""
+  from specjax.lab import lower, rows
+
+  pair = _pair(config, asked.settings.dtype)
+  for case in cases:
+    made = lower.Case(topology=topology, **case)
+    _say(
+      f"{config.name} {topology} {made.strategy} batch {made.batch} lookahead"
+      f" {made.lookahead} context {made.context}"
+    )
+    yield rows.row(pair, made, config.name)
+
+
+def _pair(config: lab_settings.Config, dtype: str | None) -> Any:
+  """The pair that a config describes."""
+  from specjax.lab import lower
+
+  c = config.settings
+  return lower.Pair(
+    target=_sizes(config.target),
+    draft=None if config.draft is None else _sizes(config.draft),
+    dtype=dtype or c.dtype,
+    scan_layers=c.scan_layers,
+    pad_heads=c.pad_heads,
+    verifier=_verifiers()[c.verifier],
+  )
+
+
+def _sizes(name: str) -> Any:
+  """A preset's configuration, or a folder's."""
+  from specjax.checkpoints import hf
+  from specjax.models import presets
+
+  if name in presets.PRESETS:
+    return presets.get(name)
+  return hf.read_decoder_config(pathlib.Path(name))
+
+
+def _verifiers() -> Any:
+  from specjax import api
+
+  return api.VERIFIERS
+
+
+def _check_file(name: str, path: str | None) -> None:
+  """Refuses a file that could not be written in the end."""
+  if path is None:
+    return
+  where = pathlib.Path(path)
+  if where.is_dir() or not where.parent.is_dir():
+    what = "a folder" if where.is_dir() else "in no folder that is there"
+    raise command.UsageError(f"--{name}={path} is {what}; name a file in one")
+
+
+def _say(text: str) -> None:
+  print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+  cli()

@@ -1,0 +1,278 @@
+"""The settings of specjax-lab, and what a config says of a pair."""
+
+import dataclasses
+import pathlib
+import runpy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import flags
+
+from specjax.cli import command, settings, table
+from specjax.lab import strategy as strategy_lib
+from specjax.lab import topology as topology_lib
+from specjax.models import presets
+
+_MOST = 2**20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+  """Every setting by the name of its flag; `help` says what each one is."""
+
+  config: str | None = table.setting(
+    None,
+    "string",
+    "the pair: a config of specjax-generate, whose PRESETS name the sizes of"
+    " target and draft, or whose model and draft_model are folders here; no"
+    " weights are read",
+  )
+  topology: str | None = table.setting(
+    None,
+    "string",
+    "slices to compile for, as in v4:2x2x4,v5e:4x4; kinds are "
+    + ", ".join(topology_lib.CHIPS),
+  )
+  strategies: str | None = table.setting(
+    None,
+    "string",
+    "how the pair is split, each TARGET[/DRAFT][+rows|+sequence][@DATAxMODEL],"
+    " as in tensor,tensor/replicated,tensor+rows,tensor2d@4x4; the config's"
+    " if not given",
+  )
+  batch: str | None = table.setting(
+    None, "string", "rows at once, as in 1,8,64; the config's slots"
+  )
+  lookahead: str | None = table.setting(
+    None, "string", "drafts a step, as in 0,4,8; the config's. 0 drafts nothing"
+  )
+  context: str | None = table.setting(
+    None, "string", "most tokens of a row, as in 2048,8192; the config's"
+  )
+  live: str | None = table.setting(
+    None,
+    "string",
+    "how many tokens rows have when the step runs; the context, if not given",
+  )
+  dtype: str | None = table.setting(
+    None,
+    "choice",
+    "of weights and caches; the config's",
+    ("float32", "bfloat16"),
+  )
+  smallest: bool = table.setting(
+    False,
+    "switch",
+    "find the smallest slice of each kind that has room, instead of --topology",
+  )
+  against: str | None = table.setting(
+    None, "string", "another config, to be put beside the first"
+  )
+  json: str | None = table.setting(
+    None, "string", "write all that is known of every row into this file"
+  )
+  csv: str | None = table.setting(
+    None, "string", "write the rows into this file, for a spreadsheet"
+  )
+  plot: str | None = table.setting(
+    None,
+    "string",
+    "draw memory, traffic, speed-ups and the strategies' trade-off into this"
+    " file (.png, .pdf, .svg; needs matplotlib)",
+  )
+
+
+FIELDS = table.fields_of(Settings)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+  """A checked command line.
+
+  Attributes:
+    settings: as given.
+    config, against: what the configs say; None where there is none.
+    topologies, strategies, batch, lookahead, context, live: the lists; live
+      is None for the context.
+  """
+
+  settings: Settings
+  config: "Config"
+  against: "Config | None"
+  topologies: tuple[topology_lib.Topology, ...]
+  strategies: tuple[strategy_lib.Strategy, ...]
+  batch: tuple[int, ...]
+  lookahead: tuple[int, ...]
+  context: tuple[int, ...]
+  live: tuple[int, ...] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+  """What a config file says of a pair.
+
+  Attributes:
+    name: the file's, for tables.
+    settings: as specjax-generate reads them.
+    target, draft: presets or folders; draft is None where nothing drafts with
+      a model.
+  """
+
+  name: str
+  settings: settings.Settings
+  target: str
+  draft: str | None
+
+
+def parse(argv: Sequence[str]) -> Asked | None:
+  """Reads a command line.
+
+  Args:
+    argv: the command line, program name first.
+
+  Returns:
+    What it asks for; None where it asks for help.
+
+  Raises:
+    UsageError: a flag or the config is wrong; says which and how it is right.
+  """
+  if table.asks_for_help(argv):
+    return None
+  values = flags.FlagValues()
+  table.define(FIELDS, values)
+  s = Settings(
+    **table.read(values, argv, instead="give --config and --topology")
+  )
+  if s.config is None:
+    raise command.UsageError(
+      "--config is missing; give one, as configs/chinchilla_70b.py"
+    )
+  if (s.topology is None) != s.smallest:
+    raise command.UsageError(
+      "--topology is missing; name slices, as v4:2x2x4, or give --smallest"
+      if s.topology is None
+      else f"--topology={s.topology} does nothing beside --smallest, which"
+      " looks through the slices of every kind; leave one out"
+    )
+  if s.against is not None and (s.smallest or s.csv or s.plot):
+    other = "smallest" if s.smallest else "csv" if s.csv else "plot"
+    raise command.UsageError(
+      f"--{other} does nothing beside --against; leave one out"
+    )
+  config = read_config("config", s.config)
+  c = config.settings
+  return Asked(
+    settings=s,
+    config=config,
+    against=None if s.against is None else read_config("against", s.against),
+    topologies=_each("topology", s.topology, topology_lib.parse),
+    strategies=_each("strategies", s.strategies or _own(c), strategy_lib.parse),
+    batch=_numbers("batch", s.batch, c.slots),
+    lookahead=_lookahead(s, config),
+    context=_numbers("context", s.context, c.capacity or 2048, least=2),
+    live=None if s.live is None else _live(s, c),
+  )
+
+
+def read_config(flag: str, path: str) -> Config:
+  """What a config file says of a pair.
+
+  Raises:
+    UsageError: it cannot be read, or says of no sizes.
+  """
+  if not pathlib.Path(path).is_file():
+    raise command.UsageError(f"--{flag}={path} is no file; name a config")
+  try:
+    given = settings.parse(["specjax-generate", f"--config={path}"]).settings
+    named = tuple(runpy.run_path(path).get("PRESETS", ()))
+  except command.UsageError as error:
+    raise command.UsageError(f"--{flag}={path}: {error}") from None
+  drafts = given.proposer == "draft_model"
+  if given.proposer == "ngram":
+    raise command.UsageError(
+      f"--{flag}={path} has proposer 'ngram'; the lab knows a draft model's"
+      " step and the plain one: name a config of such a pair"
+    )
+  both = [given.model, given.draft_model if drafts else None]
+  both[: len(named)] = named
+  target, draft = both if drafts else (both[0], None)
+  for name, role in ((target, "model"), (draft, "draft_model")):
+    if role == "draft_model" and not drafts:
+      continue
+    folder = pathlib.Path(name or "")
+    if name not in presets.PRESETS and not (folder / "config.json").exists():
+      raise command.UsageError(
+        f"--{flag}={path}: {role} {name!r} is neither a preset nor a folder"
+        " with a config.json; put PRESETS = (target, draft) into the config,"
+        f" of {', '.join(presets.PRESETS)}"
+      )
+  return Config(
+    name=pathlib.Path(path).stem, settings=given, target=target, draft=draft
+  )
+
+
+def _own(c: settings.Settings) -> str:
+  """The config's strategy, as --strategies has it."""
+  for name in (c.strategy, c.draft_strategy):
+    if name is not None and not isinstance(name, str):
+      raise command.UsageError(
+        "--strategies is missing, and the config has rules of its own, which"
+        " have no name; name strategies"
+      )
+  target = c.strategy or "tensor"
+  text = f"{target}/{c.draft_strategy or target}"
+  return f"{text}+{c.cache_sharding}" if c.cache_sharding else text
+
+
+def _each(name: str, text: str | None, one: Callable[[str], Any]) -> tuple:
+  """A list of a flag, each read by `one`, twice the same refused."""
+  try:
+    found = [one(part) for part in text.split(",")] if text else []
+  except ValueError as error:
+    raise command.UsageError(str(error)) from None
+  for index, value in enumerate(found):
+    if value in found[:index]:
+      raise command.UsageError(
+        f"--{name}={text}: {value} is there twice; keep one"
+      )
+  return tuple(found)
+
+
+def _numbers(
+  name: str, text: str | None, default: int, least: int = 1
+) -> tuple[int, ...]:
+  """A list of whole numbers."""
+
+  def one(part: str) -> int:
+    part = part.strip()
+    if not part.isdecimal() or not least <= int(part) <= _MOST:
+      raise ValueError(
+        f"--{name}={text}: {part!r} is no whole number from {least} to {_MOST}"
+      )
+    return int(part)
+
+  if text is not None and not text.strip():
+    raise command.UsageError(f"--{name} is empty; give numbers, as 1,8")
+  return _each(name, str(default) if text is None else text, one)
+
+
+def _lookahead(s: Settings, config: Config) -> tuple[int, ...]:
+  drafts = config.draft is not None
+  default = config.settings.lookahead if drafts else 0
+  found = _numbers("lookahead", s.lookahead, default, least=0)
+  if not drafts and any(found):
+    raise command.UsageError(
+      f"--lookahead={s.lookahead}: {config.name} has no draft model; give 0"
+    )
+  return found
+
+
+def _live(s: Settings, c: settings.Settings) -> tuple[int, ...]:
+  found = _numbers("live", s.live, 1)
+  most = min(_numbers("context", s.context, c.capacity or 2048, least=2))
+  if max(found) > most:
+    raise command.UsageError(
+      f"--live={s.live}: rows of a context of {most} cannot have {max(found)}"
+      " tokens; give fewer"
+    )
+  return found

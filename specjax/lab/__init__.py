@@ -1,0 +1,1 @@
+"""The sharding laboratory: compile for a TPU that is not there, and count."""

@@ -1,0 +1,120 @@
+"""The account against hand counts, on programs small enough to count."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from specjax.lab import account, program, topology
+
+MB = 1e6
+BF16 = 2
+
+if not topology.is_installed():
+  pytest.skip(
+    "the TPU compiler is not installed: pip install 'specjax[lab]'",
+    allow_module_level=True,
+  )
+
+
+def mesh_of(name="v5e:2x2"):
+  devices = topology.devices(topology.parse(name))
+  return jax.sharding.Mesh(devices, ("model",))
+
+
+def counted(run, shapes, specs, trips=None, mesh=None):
+  """The account of a function whose arguments are called a, b, …"""
+  mesh = mesh or mesh_of()
+  placed = [NamedSharding(mesh, spec) for spec in specs]
+  with topology.uncached():
+    compiled = jax.jit(run, in_shardings=placed).lower(*shapes).compile()
+  parsed = program.parse(compiled.as_text())
+  total = account.account(
+    parsed,
+    parts=lambda name: name.partition("[")[0],
+    trips=lambda scopes: (trips or {}).get(scopes[-1]),
+  )
+  return total
+
+
+def shape(*dims, dtype=jnp.bfloat16):
+  return jax.ShapeDtypeStruct(dims, dtype)
+
+
+def product(x, w):
+  out = jnp.einsum("td,fd->tf", x, w, preferred_element_type=jnp.float32)
+  return out.astype(x.dtype)
+
+
+LAYERS, ROWS, WIDTH = 16, 8, 2048
+
+
+def test_a_scan_of_products_reads_every_weight_once():
+  def run(x, weights):
+    return lax.scan(lambda x, w: (product(x, w), None), x, weights)[0]
+
+  shapes = (shape(ROWS, WIDTH), shape(LAYERS, WIDTH, WIDTH))
+  total = counted(run, shapes, (P(), P()))
+  weights = LAYERS * WIDTH * WIDTH * BF16
+  ends = 2 * ROWS * WIDTH * BF16  # what comes in and what goes out
+  assert total.traffic["weights"] == pytest.approx(weights, rel=0.02)
+  assert total.traffic_bytes == pytest.approx(weights + ends, rel=0.02)
+  assert total.flops == pytest.approx(2 * LAYERS * ROWS * WIDTH**2, rel=0.02)
+  assert not total.collectives
+
+
+BLOCK, BLOCKS = 128, 64
+
+
+def walk(q, cache, live):
+  """Reads the first `live` blocks of a cache."""
+
+  def body(carry):
+    index, total = carry
+    block = lax.dynamic_slice_in_dim(cache, index * BLOCK, BLOCK)
+    return index + 1, total + product(q, block)
+
+  with jax.named_scope("attention_blocks"):
+    start = (jnp.int32(0), jnp.zeros((ROWS, BLOCK), q.dtype))
+    return lax.while_loop(lambda carry: carry[0] < live, body, start)[1]
+
+
+WALK = (
+  shape(ROWS, WIDTH),
+  shape(BLOCKS * BLOCK, WIDTH),
+  shape(dtype=jnp.int32),
+)
+
+
+@pytest.mark.parametrize("live", [10, 40])
+def test_a_loop_reads_as_many_blocks_as_it_is_said_to_run(live):
+  total = counted(walk, WALK, (P(),) * 3, {"attention_blocks": live})
+  cache = live * BLOCK * WIDTH * BF16
+  assert total.traffic["cache"] == pytest.approx(cache, rel=0.02)
+  flops = live * 2 * ROWS * BLOCK * WIDTH
+  assert total.flops == pytest.approx(flops, rel=0.02)
+
+
+def test_a_loop_that_nobody_knows_is_refused_by_name():
+  with pytest.raises(ValueError, match="attention_blocks/while"):
+    counted(walk, WALK, (P(),) * 3)
+
+
+def test_a_sharded_product_reads_its_part_and_adds_up_once():
+  def run(x, up, down):
+    return product(product(x, up), down)
+
+  wide = 4 * WIDTH
+  shapes = (shape(ROWS, WIDTH), shape(wide, WIDTH), shape(WIDTH, wide))
+  total = counted(run, shapes, (P(), P("model"), P(None, "model")))
+  part = wide * WIDTH * BF16 / 4
+  assert total.traffic["up"] == pytest.approx(part, rel=0.02)
+  assert total.traffic["down"] == pytest.approx(part, rel=0.02)
+  ends = 2 * ROWS * WIDTH * BF16
+  assert total.traffic_bytes == pytest.approx(2 * part + ends, rel=0.02)
+  assert total.flops == pytest.approx(2 * 2 * ROWS * WIDTH * wide / 4, rel=0.02)
+  ((key, (count, size)),) = total.collectives.items()
+  assert key == ("all-reduce", False) and count == 1
+  assert size in (ROWS * WIDTH * BF16, ROWS * WIDTH * 4)  # in either dtype

@@ -1,0 +1,202 @@
+"""What the lab says of the product's own step, for a small pair."""
+
+import dataclasses
+import functools
+import importlib.util
+import pathlib
+
+import pytest
+
+from specjax.lab import lower, program, rows, strategy, table, topology
+
+_PATH = pathlib.Path(__file__).parent / "pairs.py"
+_SPEC = importlib.util.spec_from_file_location("lab_pairs", _PATH)
+pairs = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(pairs)
+needs_compiler = pairs.needs_compiler
+
+
+@functools.cache
+def of(where, how="tensor", **others):
+  pair = others.pop("pair", pairs.PAIR)
+  return rows.row(pair, pairs.case(where, how, **others), "small")
+
+
+@needs_compiler
+@pytest.mark.parametrize("where, batch", [("v4:2x2x1", 1), ("v5e:2x2", 2)])
+def test_the_step_is_in_place_and_moves_little_more_than_it_must(where, batch):
+  row = of(where, batch=batch)
+  assert row.fits and row.cache_leaves == row.cache_leaves_aliased == 4
+  assert row.donated_bytes == row.state_bytes > row.cache_bytes
+  assert row.temp_bytes < 0.2 * row.argument_bytes  # of so small a pair
+  assert row.traffic["target_weights"] == pytest.approx(
+    row.ideal["target_weights"], rel=0.03
+  )
+  # Two a layer and pass, and a few of embeddings and logits.
+  forwards = 6 + 4 * 2
+  count, _ = row.collectives["all-reduce"]
+  assert 2 * forwards <= count <= 2 * forwards + 10
+  assert row.traffic_ms > row.flops_ms > 0
+
+
+@needs_compiler
+def test_what_does_not_fit_says_by_how_much():
+  row = of("v5e:2x2", context=2**20, live=2**20)
+  assert not row.fits and row.refused is None
+  assert row.short_bytes == pytest.approx(
+    row.needed_bytes - row.usable_bytes, abs=2e7
+  )
+  assert "GB short" in table.table([row])
+
+
+@needs_compiler
+def test_what_cannot_be_split_so_says_why():
+  row = of("v5e:2x4", "tensor@8x1")
+  assert not row.fits and "2 slots do not divide" in row.refused
+  assert row.refused in table.table([row])
+
+
+@pytest.mark.long
+@needs_compiler
+def test_unrolled_and_scanned_layers_move_the_same():
+  unrolled = dataclasses.replace(pairs.PAIR, scan_layers=False)
+  one, other = of("v5e:2x2"), of("v5e:2x2", pair=unrolled)
+  assert one.hbm_traffic_bytes == pytest.approx(
+    other.hbm_traffic_bytes, rel=0.05
+  )
+  assert one.flops == pytest.approx(other.flops, rel=0.05)
+
+
+@pytest.mark.long
+@needs_compiler
+def test_a_replicated_draft_is_read_whole_on_every_chip():
+  """Sharding a draft pays: each chip would read all of it, C times."""
+  split, whole = of("v5e:2x2"), of("v5e:2x2", "tensor/replicated")
+  extra = whole.ideal["draft_weights"] - split.ideal["draft_weights"]
+  assert extra == pytest.approx(3 * split.ideal["draft_weights"], rel=0.02)
+  assert whole.hbm_traffic_bytes > split.hbm_traffic_bytes
+
+
+@pytest.mark.long
+@needs_compiler
+def test_products_of_float32_are_of_highest_precision():
+  """A TPU multiplies float32 in bfloat16 unless it is asked not to."""
+  precise = dataclasses.replace(pairs.PAIR, dtype="float32")
+  step = lower.step(precise, pairs.case())
+  text = step.lowered.compile().as_text()
+  # On TPU every product is a convolution.
+  products = [line for line in text.splitlines() if " convolution(" in line]
+  assert products
+  for line in products:
+    assert "operand_precision={highest,highest}" in line, line
+
+
+@pytest.mark.parametrize(
+  "message, needed, available",
+  [
+    (
+      "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required"
+      " for HLO temporaries (26.98G) exceeds available HBM (15.75G).",
+      26.98,
+      15.75,
+    ),
+    ("Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G.", 20.5, 15.75),
+  ],
+)
+def test_the_compilers_complaints_are_read(message, needed, available):
+  assert rows.lacks(message) == (int(needed * 2**30), int(available * 2**30))
+
+
+def test_a_complaint_of_another_kind_is_passed_on():
+  with pytest.raises(RuntimeError, match="the moon"):
+    rows.lacks("RESOURCE_EXHAUSTED: the moon")
+
+
+def fake(lookahead, bound):
+  return rows.Row(
+    config="c", topology="v4:2x2x4", chips=16, strategy="tensor", batch=1,
+    lookahead=lookahead, context=2048, live=2048, fits=True, usable_bytes=1,
+    traffic_ms=bound, flops_ms=bound / 10,
+  )  # fmt: skip
+
+
+def test_the_speed_up_is_leviathans():
+  plain, row = fake(0, 8.0), fake(4, 10.0)
+  assert rows.speed_up(plain, row, 0.0) == pytest.approx(0.8)
+  assert rows.speed_up(plain, row, 1.0) == pytest.approx(5 * 0.8)
+  tokens = 1 + 0.5 + 0.25 + 0.125 + 0.0625
+  assert rows.speed_up(plain, row, 0.5) == pytest.approx(tokens * 0.8)
+
+
+def test_arrays_take_the_bytes_of_their_tiles():
+  text = "bf16[80,4,128,8192]{3,2,1,0:T(8,128)(2,1)}"
+  assert program._array(text).bytes == 80 * 4 * 128 * 8192 * 2
+  narrow = program._array("bf16[2,8,512,64]{3,2,1,0:T(8,128)(2,1)S(3)}")
+  assert narrow.bytes == 2 * narrow.logical_bytes  # 64 of 128 lanes
+  assert not narrow.in_hbm
+  assert program._array("s32[1]{0:T(128)}").bytes == 512
+
+
+@pytest.mark.parametrize(
+  "text, chips, data, model",
+  [
+    ("tensor", 16, 1, 16),
+    ("tensor/replicated", 16, 1, 16),
+    ("tensor2d", 16, 4, 4),
+    ("fsdp", 8, 2, 4),
+    ("replicated", 8, 8, 1),
+    ("tensor+rows@2x8", 16, 2, 8),
+  ],
+)
+def test_a_strategy_in_a_word(text, chips, data, model):
+  made = strategy.parse(text)
+  assert str(made) == text
+  assert made.shape(chips) == {"data": data, "model": model}
+
+
+@pytest.mark.parametrize(
+  "text, says",
+  [
+    ("tensors", "no strategy 'tensors'"),
+    ("tensor/none", "no strategy 'none'"),
+    ("tensor+columns", "not split by 'columns'"),
+    ("tensor@4", "give TARGET"),
+  ],
+)
+def test_a_wrong_strategy_is_named(text, says):
+  with pytest.raises(ValueError, match=says):
+    strategy.parse(text)
+
+
+def test_a_mesh_of_another_size_is_refused():
+  with pytest.raises(ValueError, match="16 chips, and the slice has 8"):
+    strategy.parse("tensor@4x4").shape(8)
+
+
+@pytest.mark.parametrize(
+  "text, says",
+  [
+    ("v4", "give KIND:SIDES"),
+    ("v9:2x2", "no kind 'v9'"),
+    ("v4:2x2", "3 sides"),
+    ("v5e:2x2x2", "2 sides"),
+  ],
+)
+def test_a_wrong_slice_is_named(text, says):
+  with pytest.raises(ValueError, match=says):
+    topology.parse(text)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+  "text", ["v4:2x2x4", "v5e:1x1", "v5e:4x4", "v5p:2x2x4", "v6e:1x1"]
+)
+def test_a_slice_has_a_device_a_chip(text):
+  made = topology.parse(text)
+  assert len(topology.devices(made)) == made.chips
+
+
+@needs_compiler
+def test_a_slice_that_no_one_builds_is_refused():
+  with pytest.raises(ValueError, match="--topology=v5e:3x5"):
+    topology.devices(topology.parse("v5e:3x5"))
