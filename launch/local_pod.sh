@@ -77,6 +77,7 @@ command_of() {
 if [[ -n "$dry_run" ]]; then
   echo "export JAX_PLATFORMS=$JAX_PLATFORMS"
   echo "export XLA_FLAGS=${XLA_FLAGS@Q}"
+  echo "export PYTHONPATH=${PYTHONPATH@Q}"
   for ((process = 0; process < count; process++)); do
     command_of "$@"
     echo "${command[*]@Q} &"

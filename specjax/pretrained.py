@@ -187,7 +187,7 @@ def load(
     ways = [
       placement.ways(axis, kind)
       for axis in (axes.HEADS, axes.KV_HEADS)
-      for kind in ("parameters", "arrays")
+      for kind in ("parameters", "arrays", "caches")
     ]
     config = padding.padded(config, math.lcm(*ways))
   return Pretrained(

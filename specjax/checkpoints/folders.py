@@ -49,6 +49,8 @@ _STALE = (
   "special_tokens_map.json",
 )
 _CONFIG = "config.json"
+# In a folder that was fetched: what lies behind its URL (for jobs.manifest).
+LISTING = "specjax-listing.json"
 ORBAX = "orbax"  # the folder in it that has the weights, in place of those
 _PARTIAL = ".specjax-partial-"
 

@@ -14,6 +14,7 @@ from specjax.checkpoints import folders
 
 # What a model folder is made of; other files of a repository stay there.
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja")
+_VERSION = 2  # of what a fetched folder holds
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -119,7 +120,7 @@ def _fetch(url: str, ranged: bool) -> Found:
     raise ValueError(f"model {url!r}: {_first_line(error)}") from None
   files, orbax = _listing(system, path, url)
   # The listing is in the folder's name: a changed model is another folder.
-  listed = json.dumps([url, files, ranged, orbax])
+  listed = json.dumps([_VERSION, url, files, ranged, orbax])
   key = hashlib.sha256(listed.encode()).hexdigest()[:24]
   folder = user_cache.folder() / key
   found = Found(folder=folder, url=url if ranged or orbax else None)
@@ -130,8 +131,11 @@ def _fetch(url: str, ranged: bool) -> Found:
   try:
     if orbax:  # The empty folder says that it is there.
       (partial / folders.ORBAX).mkdir()
+    (partial / folders.LISTING).write_text(json.dumps(files))
     for remote, *_ in files:
       if ranged and remote.endswith(".safetensors"):
+        continue
+      if f"/{folders.ORBAX}/" in remote.removeprefix(path):
         continue
       system.get_file(remote, str(partial / pathlib.PurePosixPath(remote).name))
     partial.rename(folder)
@@ -149,7 +153,8 @@ def _fetch(url: str, ranged: bool) -> Found:
 def _listing(system: Any, path: str, url: str) -> tuple[list[list], bool]:
   """[path, size, date] of the model files in a remote folder, in order.
 
-  And whether there is an Orbax checkpoint beside them.
+  And whether there is an Orbax checkpoint beside them, whose files are then
+  among them.
   """
   try:
     entries = system.ls(path, detail=True)
@@ -160,13 +165,21 @@ def _listing(system: Any, path: str, url: str) -> tuple[list[list], bool]:
       f"model {url!r}: cannot be listed ({_first_line(error)})"
     ) from None
   files, orbax = [], False
+
+  def add(entry):
+    date = entry.get("updated") or entry.get("mtime") or entry.get("created")
+    files.append([entry["name"], entry["size"], str(date)])
+
   for entry in entries:
     name = entry["name"].rstrip("/").rpartition("/")[2]
     orbax |= entry["type"] == "directory" and name == folders.ORBAX
     suffixed = any(entry["name"].endswith(p[1:]) for p in _PATTERNS)
     if entry["type"] == "file" and suffixed:
-      date = entry.get("updated") or entry.get("mtime") or entry.get("created")
-      files.append([entry["name"], entry["size"], str(date)])
+      add(entry)
+  if orbax:
+    inside = f"{path.rstrip('/')}/{folders.ORBAX}"
+    for entry in system.find(inside, detail=True).values():
+      add(entry)
   if not files:
     raise FileNotFoundError(
       f"model {url!r}: no model files ({', '.join(_PATTERNS)}) in that folder"

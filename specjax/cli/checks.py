@@ -248,12 +248,14 @@ def _check_mesh(given: settings_lib.Given) -> None:
         rules.find(strategy)
   except ValueError as error:
     raise command.UsageError(str(error)) from None
-  if s.cache_sharding is not None and isinstance(s.strategy, Mapping):
-    if "caches" in s.strategy:
-      raise command.UsageError(
-        f"{named(given, 'cache_sharding')} and the strategy's own caches"
-        " contradict each other; leave out one of the two"
-      )
+  for name in ("strategy", "draft_strategy"):
+    own = getattr(s, name)
+    if s.cache_sharding is not None and isinstance(own, Mapping):
+      if "caches" in own:
+        raise command.UsageError(
+          f"{named(given, 'cache_sharding')} and the {name}'s own caches"
+          " contradict each other; leave out one of the two"
+        )
 
 
 def _check_idle(given: settings_lib.Given, names: Iterable[str]) -> None:

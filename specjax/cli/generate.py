@@ -65,10 +65,11 @@ def _main(argv: Sequence[str]) -> int:
 def _job(given: settings_lib.Given) -> int:
   """Answers a file of prompts."""
   # jax takes a second to import: wrong command lines fail before it.
-  from specjax.jobs import output, prompts
+  from specjax.jobs import output, prompts, shards
 
   s = given.settings
-  rows, digest = _rows(given)
+  whole, digest = _rows(given)
+  rows = shards.part(whole, s.shard_index, s.num_shards)
   processes.agree(given, digest)
   if hosts.current().is_first:
     claim = output.claim(
@@ -77,15 +78,16 @@ def _job(given: settings_lib.Given) -> int:
   else:
     claim = output.Nowhere()
   with claim as out:
+    # Of the whole file: every shard of it has the same flags.
     checks.check_rows(
-      given, [row for row in rows if isinstance(row, prompts.Row)]
+      given, [row for row in whole if isinstance(row, prompts.Row)]
     )
     return _answer_rows(s, rows, resuming.Plan(s, rows, digest, out), out)
 
 
 def _rows(given: settings_lib.Given):
-  """The rows of the prompt file that are this job's, and the file's digest."""
-  from specjax.jobs import prompts, shards
+  """The rows of the prompt file, and the file's digest."""
+  from specjax.jobs import prompts
 
   named = checks.named(given, "prompts")
   processes.check_prompts(given.settings.prompts, named)
@@ -98,8 +100,7 @@ def _rows(given: settings_lib.Given):
     raise ValueError(f"{named}: {why}") from None
   if not rows:
     raise ValueError(f"{named} is empty; write a row a line")
-  shard = given.settings.shard_index, given.settings.num_shards
-  return shards.part(rows, *shard), digest.hexdigest()
+  return rows, digest.hexdigest()
 
 
 def _answer_rows(s: settings_lib.Settings, rows, plan, out) -> int:
@@ -115,6 +116,8 @@ def _answer_rows(s: settings_lib.Settings, rows, plan, out) -> int:
     processes.report(_found(done, total))
   if len(done.keys) == total:
     plan.start()
+    if s.profile_dir is not None:
+      processes.report("nothing is left to run, so there is no trace")
     return 1 if done.errors == total else 0
   readable = [row for row in rows if isinstance(row, prompts.Row)]
   top = requests.top_logprobs(readable, defaults)

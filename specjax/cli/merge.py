@@ -12,6 +12,7 @@ interrupted, 143 terminated.
 import contextlib
 import dataclasses
 import hashlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -70,7 +71,7 @@ def parse(argv: Sequence[str]) -> tuple[Settings, tuple[str, ...]]:
     )
   if twice := [word for word in words if words.count(word) > 1]:
     raise command.UsageError(f"{twice[0]} is given twice; leave out one")
-  if settings.output in words:
+  if settings.output in words or any(_same(settings.output, w) for w in words):
     raise command.UsageError(
       f"--output={settings.output} is one of the outputs to merge; name"
       " another file"
@@ -80,6 +81,13 @@ def parse(argv: Sequence[str]) -> tuple[Settings, tuple[str, ...]]:
       "--overwrite does nothing without --output; leave it out"
     )
   return settings, tuple(words)
+
+
+def _same(one: str | None, other: str) -> bool:
+  """Whether two names are of one file."""
+  with contextlib.suppress(OSError, TypeError):
+    return os.path.samefile(one, other)
+  return False
 
 
 def _main(argv: Sequence[str]) -> int:

@@ -49,8 +49,6 @@ def joined(
     yield group
     return
   hosts.own_stdout()
-  if settings.output is not None:
-    group.advice = "--resume goes on"
 
   def farewell(code: int) -> None:
     group.watch.fail(f"was {stopping.NAMES_OF_CODES[code]}", code)
@@ -79,7 +77,10 @@ def agree(given: settings_lib.Given, digest: str | None) -> None:
     if name not in _OWN
   }
   values["digest of --prompts"] = digest
-  hosts.current().agree(values, "start all with the same settings and prompts")
+  group = hosts.current()
+  group.agree(values, "start all with the same settings and prompts")
+  if given.settings.output is not None:
+    group.advice = "--resume goes on"
 
 
 def check_prompts(path: str, named: str) -> None:

@@ -17,6 +17,11 @@ from typing import Any
 VERSION = 1
 # Of a model's folder, what loading it reads.
 _SUFFIXES = {".json", ".jinja", ".model", ".safetensors", ".gguf"}
+# Of a folder that was fetched from a URL: what lies there, by name, size and
+# date (checkpoints.locate). It stands for the content, which may not have been
+# fetched whole.
+LISTING = "specjax-listing.json"
+_ORBAX = "orbax"
 # Of a large file so many pieces of this size are read, spread over all of it:
 # weights that were trained further differ everywhere.
 _PIECES, _PIECE = 64, 2**16
@@ -88,17 +93,22 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
 def digest_of_folder(folder: str | os.PathLike) -> str:
   """A digest of a model's files, by name and content but not by place.
 
-  Of a file over 4 MB only its size and 64 pieces are read.
+  Of a file over 4 MB only its size and 64 pieces are read; of a model behind a
+  URL, names, sizes and dates count instead.
 
   Raises:
     OSError: a file cannot be read.
   """
-  total = hashlib.sha256()
-  for path in sorted(pathlib.Path(folder).iterdir()):
-    if path.suffix not in _SUFFIXES or not path.is_file():
+  folder, total = pathlib.Path(folder), hashlib.sha256()
+  if (folder / LISTING).is_file():
+    return hashlib.sha256((folder / LISTING).read_bytes()).hexdigest()
+  paths = [path for path in folder.iterdir() if path.suffix in _SUFFIXES]
+  paths += (folder / _ORBAX).rglob("*")
+  for path in sorted(paths):
+    if not path.is_file():
       continue
-    size = path.stat().st_size
-    total.update(f"{path.name}\0{size}\0".encode())
+    size, name = path.stat().st_size, path.relative_to(folder).as_posix()
+    total.update(f"{name}\0{size}\0".encode())
     with open(path, "rb") as file:
       if size <= _PIECES * _PIECE:
         total.update(file.read())

@@ -105,6 +105,10 @@ def _map(where: str, given: Any, known: frozenset[str]) -> Map:
       raise ValueError(
         f"{where}: {name} is {over!r}; give a mesh axis, several, or None"
       )
+    if len(set(over)) < len(over):
+      raise ValueError(
+        f"{where}: {name} is {list(over)!r}; name each mesh axis once"
+      )
     if over:
       made[name] = tuple(over)
   return tuple(sorted(made.items()))

@@ -1,4 +1,5 @@
 import importlib.util
+import json
 from unittest import mock
 
 import fsspec
@@ -6,7 +7,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
-from specjax.checkpoints import locate
+from specjax.checkpoints import folders, locate
 
 
 @pytest.fixture(autouse=True)
@@ -120,12 +121,35 @@ URL = "memory://bucket/model"
 def test_a_url_is_copied_into_the_cache_once(bucket, cache, monkeypatch):
   folder = locate.resolve(URL)
   assert folder.parent == cache
+  listing = json.loads((folder / folders.LISTING).read_text())
+  assert [entry[0] for entry in listing] == [
+    "/bucket/model/config.json",
+    "/bucket/model/model.safetensors",
+  ]
+  (folder / folders.LISTING).unlink()
   assert {p.name: p.read_text() for p in folder.iterdir()} == {
     "config.json": "config.json",
     "model.safetensors": "model.safetensors",
   }
   monkeypatch.setattr(type(bucket), "get_file", mock.Mock(side_effect=OSError))
   assert locate.resolve(URL) == folder
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "orbax/d/0"])
+def test_a_url_says_what_lies_there_whether_all_is_fetched_or_not(bucket, name):
+  bucket.pipe("/bucket/model/orbax/d/0", b"weights")
+
+  def listings():
+    return [
+      (locate.find(URL, ranged=ranged).folder / folders.LISTING).read_text()
+      for ranged in (False, True)
+    ]
+
+  before = listings()
+  assert before[0] == before[1] and "orbax/d/0" in before[0]
+  bucket.pipe(f"/bucket/model/{name}", b"others, after more training")
+  after = listings()
+  assert after[0] == after[1] != before[0]
 
 
 def test_a_changed_model_is_fetched_again(bucket):

@@ -171,6 +171,25 @@ def test_a_wrong_command_line_is_refused(words, message, capsys):
   assert message in capsys.readouterr().err.lower()
 
 
+def test_an_output_by_another_name_of_an_input_is_refused(
+  prompts, shards, capsys
+):
+  (link := shards[0].with_name("link.jsonl")).symlink_to(shards[0])
+  assert run(prompts, *shards, f"--output={link}") == 2
+  assert "is one of the outputs to merge" in capsys.readouterr().err
+
+
+def test_a_flag_that_only_rows_of_another_shard_heed_is_no_error(
+  job, prompts, tmp_path
+):
+  rows = [{"prompt": "1x"}, {"prompt": "2x", "temperature": 0.5}] * 2
+  prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  outputs = [tmp_path / f"o{i}.jsonl" for i in range(2)]
+  for i, path in enumerate(outputs):
+    job(path, "--temperature=0.9", f"--shard_index={i}", "--num_shards=2")
+  assert run(prompts, *outputs, f"--output={tmp_path / 'all.jsonl'}") == 0
+
+
 def test_a_shard_of_another_number_of_shards_does_not_resume_it(
   prompts, shards, capsys
 ):

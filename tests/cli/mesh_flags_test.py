@@ -104,6 +104,11 @@ def test_a_wrong_flag_of_a_mesh_is_refused(flags, words):
       " c.cache_sharding='rows'",
       "and the strategy's own caches contradict each other",
     ),
+    (
+      "draft_strategy=dict(parameters={}, arrays={}, caches=dict(rows='data'));"
+      " c.cache_sharding='rows'",
+      "and the draft_strategy's own caches contradict each other",
+    ),
   ],
 )
 def test_wrong_rules_in_a_config_are_refused(config, line, words):

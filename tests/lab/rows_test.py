@@ -61,9 +61,10 @@ def test_what_cannot_be_split_so_says_why():
 def test_unrolled_and_scanned_layers_move_the_same():
   unrolled = dataclasses.replace(pairs.PAIR, scan_layers=False)
   one, other = of("v5e:2x2"), of("v5e:2x2", pair=unrolled)
-  assert one.hbm_traffic_bytes == pytest.approx(
-    other.hbm_traffic_bytes, rel=0.05
-  )
+  # Not the draft's weights: 19 MB a chip, which unrolled are read once and then
+  # stay in the chip's fast memory.
+  for part in ("target_weights", "target_cache", "draft_cache"):
+    assert one.traffic[part] == pytest.approx(other.traffic[part], rel=0.05)
   assert one.flops == pytest.approx(other.flops, rel=0.05)
 
 

@@ -127,6 +127,10 @@ def test_rules_of_ones_own_are_data():
     ),
     ({"arrays": 4, "parameters": {}}, "arrays is 4; give {logical axis"),
     (
+      {"arrays": {"heads": ["model", "model"]}, "parameters": {}},
+      "heads is ['model', 'model']; name each mesh axis once",
+    ),
+    (
       {"arrays": {}, "parameters": {}, "name": 5},
       "rules: name is 5; give a text",
     ),
