@@ -119,7 +119,9 @@ def test_sees_no_fault_where_none_is(engines, proposer):
   assert p_of_tokens(engines(proposer), proposer, PRESENCE) > 0.001
 
 
-@pytest.mark.parametrize("proposer", PROPOSERS)
+@pytest.mark.parametrize(
+  "proposer", ("draft_model", pytest.param("ngram", marks=pytest.mark.long))
+)
 def test_rule_9_sees_positions_blind_to_the_drafts_before_them(
   monkeypatch, proposer
 ):

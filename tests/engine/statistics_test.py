@@ -152,7 +152,9 @@ class BonusAtWidth(Rejection):
     )
 
 
-@pytest.mark.parametrize("proposer", PROPOSERS)
+@pytest.mark.parametrize(
+  "proposer", ("draft_model", pytest.param("ngram", marks=pytest.mark.long))
+)
 def test_sees_the_bonus_of_another_count(proposer):
   engine = make_engine(proposer, verifier=BonusAtWidth())
   tokens, _ = p_values_of(engine, proposer)

@@ -137,7 +137,9 @@ def padded(size):
   return (wide,)
 
 
-@pytest.mark.parametrize("size", (VOCAB - 2, VOCAB + 3))
+@pytest.mark.parametrize(
+  "size", (VOCAB - 2, pytest.param(VOCAB + 3, marks=pytest.mark.long))
+)
 def test_rule_26_a_draft_of_another_padded_size_is_still_itself(size):
   """Of a larger one the padding is cut off, its logits whatever they are; a
   smaller one never proposes what it lacks.
