@@ -220,11 +220,10 @@ class Nowhere:
     """Nothing to do."""
 
 
-class Stream:
-  """A text stream that rows go to: it holds nothing. See `Output`."""
+class Stream(Nowhere):
+  """A text stream that rows go to: it keeps nothing. See `Output`."""
 
   name = "standard output"
-  keeps = False
 
   def __init__(self, file: TextIO | None):
     """Writes to `file`.
@@ -234,34 +233,10 @@ class Stream:
     """
     if file is None:
       raise ValueError(f"{self.name} is closed; give --output")
-    self.count = 0
+    super().__init__()
     self._file = file
     encoding = (getattr(file, "encoding", None) or "utf-8").lower()
     self._ascii = encoding not in ("utf-8", "utf8")
-
-  def __enter__(self) -> "Stream":
-    return self
-
-  def __exit__(self, *_) -> None:
-    pass
-
-  def holds_something(self) -> bool:
-    """It keeps nothing."""
-    return False
-
-  def read(self) -> Iterator[tuple[str, bytes]]:
-    """Nothing."""
-    return iter(())
-
-  def manifest(self) -> bytes | None:
-    """None."""
-    return None
-
-  def begin(self, manifest: bytes) -> None:
-    """Nothing to do."""
-
-  def resume(self) -> None:
-    """Nothing to do."""
 
   def write(self, row: Mapping[str, Any]) -> None:
     """Writes a row and flushes it."""
@@ -274,12 +249,6 @@ class Stream:
       why = (error.strerror or str(error)).lower()
       raise OSError(f"{self.name}: {why}; rows written: {self.count}") from None
     self.count += 1
-
-  def flush(self) -> None:
-    """Nothing to do."""
-
-  def pulse(self) -> None:
-    """Nothing to do."""
 
 
 def row_of(completion, line: int) -> dict[str, Any]:

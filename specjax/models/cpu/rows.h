@@ -16,6 +16,7 @@ namespace specjax {
 
 constexpr int kStep = 2 * kLanes;  // Of K, at a time.
 constexpr int kMostRows = 6;       // Of x, in one register block.
+// How far ahead of use weights are fetched: what memory takes to answer.
 constexpr int64_t kAheadBytes = 20 << 10;
 
 inline int64_t RoundUp(int64_t k) { return (k + kStep - 1) / kStep * kStep; }

