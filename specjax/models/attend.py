@@ -70,6 +70,47 @@ def attend(
   )
 
 
+def attend_block(
+  q: Array,
+  k: Array,
+  v: Array,
+  *,
+  scale: float | None = None,
+  softcap: float | None = None,
+  window=None,
+) -> Array:
+  """Causal attention of a block over itself, without a cache.
+
+  All T x T scores at once and nothing that has no gradient: what training and
+  whole texts are read with.
+
+  Args:
+    q: [B, T, N, H].
+    k, v: [B, T, K, H].
+    scale, softcap, window: see `attend`.
+
+  Returns:
+    [B, T, N, H], in q's dtype.
+  """
+  rows, width, heads, size = q.shape
+  scale = 1.0 / math.sqrt(size) if scale is None else scale
+  how = dict(
+    precision=precision_of(q.dtype), preferred_element_type=jnp.float32
+  )
+  queries = q.reshape(rows, width, k.shape[2], -1, size)  # B T K G H
+  scores = jnp.einsum("btkgh,bskh->bkgts", queries, k, **how) * scale
+  if softcap is not None:
+    scores = softcap * jnp.tanh(scores / softcap)
+  at = jnp.arange(width, dtype=jnp.int32)
+  visible = at <= at[:, None]
+  if window is not None:
+    reach = jnp.where(window > 0, window, width)
+    visible &= at > at[:, None] - reach
+  weights = jax.nn.softmax(jnp.where(visible, scores, _MASKED), axis=-1)
+  mixed = jnp.einsum("bkgts,bskh->btkgh", weights.astype(q.dtype), v, **how)
+  return mixed.reshape(rows, width, heads, size).astype(q.dtype)
+
+
 def _walk(q, cache, layer, positions, window, *, scale, softcap, over):
   """`attend` in JAX's own terms."""
   rows, width, heads, size = q.shape

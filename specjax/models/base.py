@@ -40,6 +40,9 @@ class Model(Protocol):
   ) -> Output:
     """Runs tokens int32 [B, T] at positions length .. length + T - 1.
 
+    With a cache of None the block is a whole text, from position 0, and none
+    is returned: what training runs, since this pass has a gradient.
+
     `features` names layers (0 = the embedding's output, L = the last layer's)
     whose hidden states are returned.
     """

@@ -81,11 +81,12 @@ class Decoder(nnx.Module):
     if not config.tied:
       self.head = Linear(table, table_axes, dtype)
 
-  def __call__(self, tokens: Array, cache: KVCache, features) -> Output:
+  def __call__(self, tokens: Array, cache: KVCache | None, features) -> Output:
     """Runs it; see the class."""
     config = self.config
-    positions = cache.length[:, None]
-    positions = positions + jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    at = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    start = 0 if cache is None else cache.length[:, None]
+    positions = jnp.broadcast_to(start + at, tokens.shape)
     ropes = self._ropes(positions)
     x = self._embed(tokens, positions)
     taken = {0: x} if 0 in features else {}
@@ -285,10 +286,10 @@ class Model:
     self,
     params: Params,
     tokens: Array,
-    cache: KVCache,
+    cache: KVCache | None,
     features: tuple[int, ...] = (),
   ) -> Output:
-    """Runs it; see the class."""
+    """Runs it; see the class. Without a cache it has a gradient."""
     state = jax.tree.unflatten(self._tree, params)
     return nnx.merge(self._graph, state)(tokens, cache, features)
 

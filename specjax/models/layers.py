@@ -17,7 +17,7 @@ from flax import nnx
 from jax import lax
 
 from specjax.models import placed
-from specjax.models.attend import attend
+from specjax.models.attend import attend, attend_block
 from specjax.models.config import DecoderConfig, LinearScaling, RopeScaling
 from specjax.models.product import products
 from specjax.sharding import axes
@@ -222,6 +222,8 @@ class Attention(nnx.Module):
     how = dict(
       scale=c.attention_scale, softcap=c.attention_softcap, window=window
     )
+    if cache is None:
+      return self.o(attend_block(q, k, v, **how)), None
     if self.placement is None:
       cache = cache.write(layer, k, v)
       return self.o(attend(q, cache, layer, positions, **how)), cache
@@ -298,14 +300,15 @@ class DecoderLayer(nnx.Module):
 
     Args:
       x: [B, T, D].
-      cache: with room for the block at its length.
+      cache: with room for the block at its length; None where the block is a
+        whole text.
       layer: this layer's index in the cache, static or traced.
       positions: int32 [B, T], absolute.
       rope: (cos, sin) of this layer's rotation, or None; see `rotate`.
       window: as `attend` takes it.
 
     Returns:
-      x [B, T, D] and the cache with the block written.
+      x [B, T, D] and the cache, if there is one, with the block written.
     """
     mixed, cache = self.attention(
       self.attention_norm(x), cache, layer, positions, rope, window

@@ -7,6 +7,7 @@ correct speculative decoder satisfies; a test that shows one names its number.
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -81,6 +82,27 @@ def test_rule_22_a_block_at_every_offset_equals_the_full_pass(
     cache = with_junk_from(golden.full.cache, [offset] * rows)
     out = golden.run(golden.tokens[:, offset : offset + WIDTH], cache)
     close(out.logits, golden.logits[:, offset : offset + WIDTH])
+
+
+@pytest.mark.parametrize(
+  "name, scan_layers",
+  [("llama_tied", False), ("gemma3", True), ("gpt2", False)],
+)
+def test_a_pass_without_a_cache_is_the_full_pass_and_has_a_gradient(
+  name, scan_layers
+):
+  golden = load(name, scan_layers=scan_layers)
+  model = golden.model
+
+  def total(params):
+    out = model(params, golden.tokens, None, (0, model.config.layers))
+    assert out.cache is None
+    return jnp.sum(jnp.square(out.logits)), out
+
+  slopes, out = jax.grad(total, has_aux=True)(golden.params)
+  close(out.logits, golden.full.logits)
+  for slope in slopes:
+    assert jnp.all(jnp.isfinite(slope)) and jnp.any(slope != 0)
 
 
 def test_rule_22_one_wide_pass_equals_single_ones():
