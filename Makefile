@@ -7,7 +7,7 @@ MODEL := .cache/smollm2
 BENCHMARK = $(BIN)/specjax-benchmark --model=$(MODEL) --chat \
   --prompts=demo/repeating.jsonl --capacity=512
 
-.PHONY: install demo speed model test test-long lint format clean
+.PHONY: install demo speed model test test-long lab test-lab lint format clean
 
 install: $(VENV)/.installed
 
@@ -28,6 +28,15 @@ test: $(VENV)/.tested model
 
 test-long: $(VENV)/.tested model
 	$(BIN)/python -m pytest -q -m long $(PYTEST_ARGS)
+
+# The TPU compiler (libtpu, as the installed jax pins it); it needs no TPU.
+lab: $(VENV)/.tested
+	$(PIP) install -e ".[lab]"
+
+# A small pair, compiled for a v4 and a v5e slice.
+test-lab: lab
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS) \
+	  tests/lab/rows_test.py::test_the_step_is_in_place_and_moves_little_more_than_it_must
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .

@@ -7,7 +7,9 @@ wait for JAX.
 _PUBLIC = {
   "load": "specjax.api",
   "Engine": "specjax.api",
+  "Head": "specjax.api",
   "Pretrained": "specjax.api",
+  "load_head": "specjax.api",
   "Chunk": "specjax.engine.request",
   "Completion": "specjax.engine.request",
   "Request": "specjax.engine.request",

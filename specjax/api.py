@@ -2,8 +2,8 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
+from specjax import making
 from specjax.engine import loop, memory, placing
 from specjax.engine import sizes as engine_sizes
 from specjax.engine.request import (
@@ -13,74 +13,18 @@ from specjax.engine.request import (
   SamplingParams,
   idle,
 )
+from specjax.heads import Head as Head
+from specjax.heads import load_draft as load_draft
+from specjax.heads import load_head as load_head
+from specjax.making import PROPOSERS as PROPOSERS
 from specjax.pretrained import Pretrained as Pretrained
 from specjax.pretrained import load as load
 from specjax.proposers.base import Proposer
-from specjax.proposers.draft_model import DraftModel
-from specjax.proposers.ngram import Ngram
-from specjax.proposers.none import NoProposer
 from specjax.verifiers.block import Block
 from specjax.verifiers.rejection import Rejection
 
-PROPOSERS = ("none", "ngram", "draft_model")
 VERIFIERS = {"token": Rejection(), "block": Block()}
 DEFAULT_CAPACITY = 2048
-
-DEFAULT_LOOKAHEAD = 4
-
-
-def _proposer(
-  kind: str | Proposer,
-  target: Pretrained,
-  draft: Pretrained | None,
-  lookahead: int | None,
-  ngram: Mapping[str, int],
-) -> tuple[Proposer, Any]:
-  """The proposer and what its parameters will be read from."""
-  if kind is None:
-    raise ValueError("proposer is None; 'none' decodes plainly")
-  if not isinstance(kind, str):
-    if draft is not None or ngram or lookahead is not None:
-      raise ValueError(
-        f"the proposer {kind!r} takes no draft and no n-gram sizes; make it "
-        "with what it needs"
-      )
-    return kind, None
-  if kind not in PROPOSERS:
-    raise ValueError(
-      f"proposer is {kind!r}; give one of {', '.join(PROPOSERS)}"
-    )
-  if (draft is not None) != (kind == "draft_model"):
-    need = "needs a draft" if draft is None else "takes no draft"
-    raise ValueError(f"proposer {kind!r} {need}: draft_model alone has one")
-  if ngram and kind != "ngram":
-    raise ValueError(f"proposer {kind!r} takes no n-gram sizes, only 'ngram'")
-  if kind == "none":
-    if lookahead is not None:
-      raise ValueError(
-        f"lookahead is {lookahead}, but proposer 'none' drafts nothing; leave "
-        "it out or choose a proposer"
-      )
-    return NoProposer(), None
-  if lookahead is None:
-    lookahead = DEFAULT_LOOKAHEAD
-  if lookahead < 1:
-    raise ValueError(
-      f"lookahead is {lookahead}; give >= 1, or proposer='none' to decode "
-      "plainly"
-    )
-  if kind == "ngram":
-    return Ngram(lookahead=lookahead, **ngram), None
-  same = target.tokenizer.fingerprint() == draft.tokenizer.fingerprint()
-  if not same:
-    raise ValueError(
-      f"the draft {draft.name!r} and the target {target.name!r} have "
-      "different tokenizers; a draft must share its target's"
-    )
-  proposer = DraftModel(
-    model=draft.model, lookahead=lookahead, vocab_size=target.model.vocab_size
-  )
-  return proposer, draft
 
 
 def _as_list(prompt) -> list:
@@ -128,7 +72,8 @@ class Engine:
     target: Pretrained,
     *,
     proposer: str | Proposer = "none",
-    draft: Pretrained | None = None,
+    draft: Pretrained | Head | None = None,
+    draft_layers: int | Sequence[int] | None = None,
     lookahead: int | None = None,
     verifier: str = "token",
     slots: int = 1,
@@ -143,9 +88,13 @@ class Engine:
 
     Args:
       target: the model whose distribution is kept.
-      proposer: "none", "ngram", "draft_model", or a `Proposer` that needs no
-        parameters.
-      draft: the draft model's checkpoint, for "draft_model".
+      proposer: who drafts, one of `PROPOSERS` (see `proposers.kinds`), or a
+        `Proposer` that needs no parameters.
+      draft: what it drafts with: a model from `load` for "draft_model", and
+        what `load_head` gives for what borrows from the target. "mtp" takes
+        the target's own modules unless given.
+      draft_layers: the target's layers that "layer_skip" drafts with: how many
+        of the first, or which.
       lookahead: C, drafts per step; 4 unless given.
       verifier: "token" (accept token by token) or "block" (keeps at least as
         many when sampling); both are exact.
@@ -164,17 +113,23 @@ class Engine:
         fit, with the size of every part and what would fit. No weights have
         been read then.
     """
-    for role, given in (("target", target), ("draft", draft)):
-      if given is not None and not isinstance(given, Pretrained):
+    for role, given, takes in (
+      ("target", target, Pretrained),
+      ("draft", draft, Pretrained | Head),
+    ):
+      if given is not None and not isinstance(given, takes):
         raise ValueError(
           f"{role} is {given!r}; give what specjax.load(...) returns"
+          + (", or specjax.load_head(...)" if role == "draft" else "")
         )
     if verifier not in VERIFIERS:
       raise ValueError(
         f"verifier is {verifier!r}; give one of {', '.join(VERIFIERS)}"
       )
+    draft = making.draft_of(proposer, target, draft)
     limit = target.model.config.max_position
-    if draft is not None:
+    # A head's own says how far it was trained: beyond, it only guesses worse.
+    if proposer == "draft_model":
       limit = min(limit, draft.model.config.max_position)
     if capacity is None:
       capacity = min(limit, DEFAULT_CAPACITY)
@@ -186,16 +141,20 @@ class Engine:
       )
     sizes = {"shortest": ngram_min, "longest": ngram_max}
     sizes = {key: size for key, size in sizes.items() if size is not None}
-    made, source = _proposer(proposer, target, draft, lookahead, sizes)
+    how = dict(ngram=sizes, layers=draft_layers)
+    made = making.make(proposer, target, draft, lookahead=lookahead, **how)
     placing.check(target.model, made, slots)
 
     def need(*, slots, capacity, dtype, lookahead) -> memory.Estimate:
-      one, other = target.retyped(dtype), draft and draft.retyped(dtype)
+      one, other = target.retyped(dtype), draft
+      if other is not None:
+        is_head = isinstance(draft, Head)
+        other = draft.of(one) if is_head else draft.retyped(dtype)
       # A target that drafts for itself has its weights once.
       shapes = other.model.shapes if other and draft is not target else ()
       return memory.estimate(
         one.model,
-        _proposer(proposer, one, other, lookahead, sizes)[0],
+        making.make(proposer, one, other, lookahead=lookahead, **how),
         shapes,
         slots=slots,
         capacity=capacity,
@@ -220,7 +179,7 @@ class Engine:
       target.model,
       target.params,
       made,
-      source.params if source is not None else (),
+      draft.params if draft is not None else (),
       verifier=VERIFIERS[verifier],
       slots=slots,
       capacity=capacity,

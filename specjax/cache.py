@@ -10,6 +10,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from specjax.types import Array, struct
 
@@ -121,7 +122,10 @@ def write_part(stack: Array, block: Array, length: Array, layer) -> Array:
       return loop(stack)
     for row in range(block.shape[0]):
       stack = one(row, stack)
-    return stack
+    # Left alone, XLA lays the stack out by positions first, which this reads
+    # sooner, and brings it there and back on every step (specjax-lab, 70B at 16
+    # rows on v4:2x2x4: 94 GB of traffic a chip and 11 GB of temporary memory).
+    return with_layout_constraint(stack, Layout(tuple(range(stack.ndim))))
 
   return lax.platform_dependent(stack, cpu=loop, default=unrolled)
 

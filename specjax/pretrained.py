@@ -12,7 +12,15 @@ import jax
 import jax.numpy as jnp
 
 from specjax import text
-from specjax.checkpoints import folders, hf, locate, orbax, shards, weights
+from specjax.checkpoints import (
+  folders,
+  heads,
+  hf,
+  locate,
+  orbax,
+  shards,
+  weights,
+)
 from specjax.checkpoints.ranges import Traffic
 from specjax.models import decoder, padding
 from specjax.sharding import axes
@@ -135,7 +143,7 @@ class Pretrained:
       lambda _: folders.check(pathlib.Path(folder), overwrite=overwrite),
     )
     how = dict(
-      config=hf.read_config(self.folder),
+      config=_of_base(hf.read_config(self.folder)),
       others=folders.companions(pathlib.Path(self.folder)),
       overwrite=overwrite,
     )
@@ -146,6 +154,12 @@ class Pretrained:
       return
     how |= dict(dtype=typed, max_shard_bytes=max_shard_bytes)
     hf.save_params(folder, self.model, self.params, **how)
+
+
+def _of_base(config: Mapping[str, Any]) -> dict[str, Any]:
+  """A saved model's config.json: modules beside it are not saved with it."""
+  modules = "num_nextn_predict_layers"
+  return {**config, modules: 0} if modules in config else dict(config)
 
 
 def load(
@@ -161,7 +175,8 @@ def load(
   """Opens a checkpoint: a model folder with safetensors or Orbax's arrays.
 
   Args:
-    name: a folder, a hub id or a gs:// path.
+    name: a folder, a hub id or a gs:// path. What drafts for a target, and
+      borrows from it, is opened by `load_head`.
     dtype: "float32" or "bfloat16".
     scan_layers: one loop over stacked layers; see `decoder.build`.
     mesh: splits it over devices: "data:2,model:4", the same as a mapping, or a
@@ -182,6 +197,11 @@ def load(
     raise ValueError(f"dtype is {dtype!r}; give one of {', '.join(DTYPES)}")
   placement = placed(mesh, strategy, cache_sharding, pad_heads)
   found = locate.find(name, ranged=placement is not None)
+  if heads.needs_target(found.folder):
+    raise ValueError(
+      f"{name}: it drafts for a target and is no model by itself; give it as "
+      "--draft_model, or open it with specjax.load_head(name, target)"
+    )
   config = hf.read_decoder_config(found.folder)
   if pad_heads:
     ways = [

@@ -127,7 +127,7 @@ def test_rule_26_vocabularies_padded_to_different_sizes_work(engine):
 @pytest.mark.parametrize(
   "options, message",
   (
-    (dict(proposer="medusa"), "proposer is 'medusa'; give one of none"),
+    (dict(proposer="beagle"), "proposer is 'beagle'; give one of none"),
     (dict(proposer="draft_model"), "'draft_model' needs a draft"),
     (dict(proposer="ngram", draft=True), "'ngram' takes no draft"),
     (dict(draft=True), "'none' takes no draft"),
@@ -143,7 +143,7 @@ def test_rule_26_vocabularies_padded_to_different_sizes_work(engine):
     (dict(proposer="ngram", lookahead=0), "lookahead is 0"),
     (dict(proposer="ngram", lookahead=-1), "lookahead is -1"),
     (dict(proposer=Ngram(lookahead=2), draft=True), "takes no draft"),
-    (dict(proposer=Ngram(lookahead=2), ngram_max=3), "and no n-gram sizes"),
+    (dict(proposer=Ngram(lookahead=2), ngram_max=3), "or n-gram sizes"),
     (dict(capacity=CONTEXT + 1), f"capacity is {CONTEXT + 1}"),
     (dict(capacity=0), "capacity is 0"),
     (dict(capacity=1), "capacity is 1"),

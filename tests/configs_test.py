@@ -14,7 +14,12 @@ from specjax.sharding import axes, rules, shape
 from specjax.sharding.placement import Placement
 
 ROOT = pathlib.Path(__file__).parent.parent
-CONFIGS = sorted((ROOT / "configs").glob("*.py"))
+# Those of specjax-generate; those of training are tried with its commands.
+CONFIGS = sorted(
+  path
+  for path in (ROOT / "configs").glob("*.py")
+  if not path.stem.startswith(("distill_", "train_"))
+)
 # config -> the presets of its target and draft.
 PAIRS = {
   "chinchilla_70b": ("chinchilla_70b", "chinchilla_4b"),

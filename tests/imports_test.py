@@ -80,11 +80,25 @@ LOWER = {
     "proposers.none",
   ),
   "jobs": ("engine",),
+  # Beyond DESIGN.md: weights that come with specjax, by name.
+  "shipped": (),
   # Beyond DESIGN.md: text, for reading the JSON files of a model's folder.
-  "checkpoints": ("models", "proposers", "text", "user_cache"),
+  "checkpoints": ("models", "proposers", "text", "user_cache", "shipped"),
   # Beyond DESIGN.md: a checkpoint opened, below all that runs it.
   "pretrained": ("checkpoints",),
-  "training": ("models", "proposers", "checkpoints", "engine"),
+  # Beyond DESIGN.md: the same for what drafts beside one, and the proposer that
+  # a user's words ask for.
+  "heads": ("pretrained",),
+  "making": ("heads", "proposers", "proposers.none"),
+  # Beyond DESIGN.md: jobs, for prompt files and their requests.
+  "training": (
+    "models",
+    "proposers",
+    "checkpoints",
+    "pretrained",
+    "engine",
+    "jobs",
+  ),
 }
 EVERYTHING = tuple(LOWER)
 MAP = LOWER | {

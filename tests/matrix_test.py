@@ -14,24 +14,29 @@ import shutil
 import subprocess
 import sys
 
+import jax
 import pytest
 
 import specjax
+from specjax import api
 from specjax.checkpoints import hf
 from specjax.engine.request import Completion, Request
 from specjax.models import config as config_lib
 from specjax.models import decoder
+from specjax.proposers import kinds
+from tests import heads_made
 from tests.readme_test import README
 from tests.text import tokenizers_made
 
-PROPOSERS = ("plain", "ngram", "draft_model")
+PROPOSERS = ("plain", *(kind for kind in kinds.KINDS if kind != "none"))
+HEADS = ("medusa", "eagle", "mtp")  # what borrows from its target
 PROMPT = "abcabcabcabc"
 CONFIG = dict(
   architectures=["LlamaForCausalLM"],
   vocab_size=262,
   hidden_size=16,
   intermediate_size=24,
-  num_hidden_layers=1,
+  num_hidden_layers=2,
   num_attention_heads=2,
   max_position_embeddings=256,
   tie_word_embeddings=True,
@@ -41,16 +46,25 @@ SMALL = dict(capacity=64, prefill_widths=(16,))
 
 def table():
   """{feature: the cells of its row, by proposer}."""
+  head = "| | plain | " + " | ".join(f"`{name}`" for name in PROPOSERS[1:])
   (body,) = re.findall(
-    r"^\| \| plain \| `ngram` \| `draft_model` \|\n\|[-|]+\|\n((?:\|.*\n)+)",
-    README,
-    re.M,
+    rf"^{re.escape(head)} \|\n\|[-|]+\|\n((?:\|.*\n)+)", README, re.M
   )
   rows = {}
   for line in body.splitlines():
     feature, *cells = [cell.strip() for cell in line.strip("|").split("|")]
     rows[feature] = dict(zip(PROPOSERS, cells, strict=True))
   return rows
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_quickly():
+  """Engines of a token or two: to compile them fast is what counts."""
+  option = "jax_disable_most_optimizations"
+  before = jax.config.read(option)
+  jax.config.update(option, True)
+  yield
+  jax.config.update(option, before)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +93,14 @@ def folders(tmp_path_factory):
   (a, first), (b, second) = list(vocab.items())[:2]
   vocab[a], vocab[b] = second, first
   path.write_text(json.dumps(tokenizer))
+  target = specjax.load(made["target"])
+  for kind in (*HEADS, "draft_model"):
+    for name, how in (
+      (f"{kind} reduced", dict(reduced=True)),
+      (kind, {}),
+      (f"foreign {kind}", dict(tokenizer="another")),
+    ):
+      made[name] = heads_made.save(root / name, target, kind, **how)
   return made
 
 
@@ -93,19 +115,26 @@ class Bench:
   def made(self):
     return {}
 
-  def engine(self, draft="draft", dtype="float32", scan_layers=False, **how):
+  @property
+  def draft(self):
+    return self.proposer if self.proposer in HEADS else "draft"
+
+  def engine(self, draft=None, dtype="float32", scan_layers=False, **how):
     key = (draft, dtype, scan_layers, *sorted(how.items()))
     if key not in self.made:
-      load = lambda name: specjax.load(
-        self.folders[name], dtype=dtype, scan_layers=scan_layers
-      )
-      if self.proposer == "draft_model":
-        how["draft"] = load(draft)
-      if self.proposer != "plain":
+      options = dict(dtype=dtype, scan_layers=scan_layers)
+      target = specjax.load(self.folders["target"], **options)
+      kind = self.proposer.replace("plain", "none")
+      if draft is not None or kinds.KINDS[kind].reads:
+        folder = self.folders[draft or self.draft]
+        how["draft"] = api.load_draft(kind, folder, target, **options)
+      if kind == "layer_skip":
+        how["draft_layers"] = 1
+      if kind != "none":
         how = {"lookahead": 2, **how}
       self.made[key] = specjax.Engine(
-        load("target"),
-        proposer=self.proposer.replace("plain", "none"),
+        target,
+        proposer=kind,
         slots=2,
         top_logprobs=2,
         **SMALL,
@@ -204,12 +233,15 @@ def layers(bench):
 # Two simulated devices, which this process does not have.
 MESHED = """
 import sys, specjax
+from specjax import api
 proposer, folder, draft, prompt = sys.argv[1:]
-load = lambda name: specjax.load(name, mesh="model:2")
+target = specjax.load(folder, mesh="model:2")
 how = {} if proposer == "none" else {"lookahead": 2}
-if proposer == "draft_model":
-  how["draft"] = load(draft)
-engine = specjax.Engine(load(folder), proposer=proposer, capacity=64, **how)
+if proposer == "layer_skip":
+  how["draft_layers"] = 1
+if proposer in ("draft_model", "medusa", "eagle", "mtp"):
+  how["draft"] = api.load_draft(proposer, draft, target, mesh="model:2")
+engine = specjax.Engine(target, proposer=proposer, capacity=64, **how)
 print(*engine.generate(prompt, max_new_tokens=8).token_ids)
 """
 
@@ -218,7 +250,7 @@ def meshed(bench):
   done = subprocess.run(
     [
       *(sys.executable, "-c", MESHED, bench.proposer.replace("plain", "none")),
-      *(bench.folders["target"], bench.folders["draft"], PROMPT),
+      *(bench.folders["target"], bench.folders[bench.draft], PROMPT),
     ],
     env=os.environ
     | {
@@ -239,10 +271,21 @@ def padded(bench):
   assert done.token_ids == bench.answer().token_ids
 
 
+def reduced(bench):
+  if not kinds.KINDS[bench.proposer.replace("plain", "none")].reads:
+    raise ValueError("there is no draft of its own vocabulary")
+  done = bench.answer(bench.engine(draft=f"{bench.proposer} reduced"))
+  assert done.token_ids == bench.answer().token_ids
+
+
 def foreign(bench):
-  if bench.proposer != "draft_model":
+  if not kinds.KINDS[bench.proposer.replace("plain", "none")].reads:
     raise ValueError("there is no draft")
-  bench.engine(draft="foreign")
+  bench.engine(draft=foreign_of(bench))
+
+
+def foreign_of(bench):
+  return f"foreign {bench.proposer}" if bench.proposer in HEADS else "foreign"
 
 
 CHECKS = {
@@ -258,6 +301,7 @@ CHECKS = {
   "layers unrolled or scanned": layers,
   "split over a mesh of devices": meshed,
   "padded vocabularies of different size": padded,
+  "drafts of a reduced vocabulary": reduced,
   "different tokenizers": foreign,
 }
 
@@ -274,6 +318,7 @@ DEARER = {
   "layers unrolled or scanned",
   "split over a mesh of devices",
   "padded vocabularies of different size",
+  "drafts of a reduced vocabulary",
 }
 FEATURES = [
   pytest.param(feature, marks=[pytest.mark.long] * (feature in DEARER))
@@ -297,7 +342,7 @@ def test_rule_31_the_table_says_what_works_with_what(
   with pytest.raises(ValueError) as caught:
     CHECKS[feature](bench)
   if cell == "refused":
-    assert str(folders["foreign"]) in str(caught.value)
+    assert str(folders[foreign_of(bench)]) in str(caught.value)
     assert str(folders["target"]) in str(caught.value)
   else:
     assert cell == "–"

@@ -6,7 +6,14 @@ import re
 import shlex
 
 from specjax.checkpoints import hf
-from specjax.cli import benchmark_settings, checks, convert, init, settings
+from specjax.cli import (
+  benchmark_settings,
+  checks,
+  convert,
+  init,
+  lab_settings,
+  settings,
+)
 from specjax.models import config as config_lib
 from specjax.models import decoder, presets
 from tests.text import tokenizers_made
@@ -77,10 +84,18 @@ def test_the_commands_are_accepted(monkeypatch):
     assert benchmark_settings.parse(words).model == ".cache/smollm2"
 
 
+def test_the_labs_commands_are_accepted(monkeypatch):
+  monkeypatch.chdir(ROOT)
+  asked = commands("specjax-lab")
+  assert len(asked) >= 5
+  for words in asked:
+    assert lab_settings.parse(words).config.draft is not None
+
+
 def test_flags_named_in_the_text_exist():
   named = set(re.findall(r"`--(\w+)", EVERYTHING))
   named -= {"help", "config", "dry_run"}
-  parts = (settings, convert, benchmark_settings, init)
+  parts = (settings, convert, benchmark_settings, init, lab_settings)
   known = {name for part in parts for name in part.FIELDS}
   for name, field in settings.FIELDS.items():
     if field.metadata["kind"] == "switch":

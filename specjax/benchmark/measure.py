@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from specjax import api
@@ -65,17 +65,14 @@ def measure(
   say(f"loading {plan.model} …")
   target, target_s = runs.load(plan.model, dtype=plan.dtype)
   built = plan_lib.build(plan, rows, target.tokenizer)
-  draft, draft_s = None, 0.0
-  if "draft_model" in plan.runs:
-    draft, draft_s = runs.load(plan.draft_model, dtype=plan.dtype)
-  ours = _runs(plan, target, target_s, draft, draft_s, built, say)
+  ours, drafts = _runs(plan, target, target_s, built, say)
   groups = _peers(plan, target, built, cache, say)
 
   say("warming up …")
   rounds.warm_up([*ours, *(way for group in groups for way in group)], built)
   peers = [_fastest(group, built, say) for group in groups]
   entries = [
-    *(_entry(plan, run, draft) for run in ours),
+    *(_entry(run, drafts.get(run.name)) for run in ours),
     *(_peer_entry(peer) for peer in peers),
   ]
   reader = bandwidth.Meter(target.model.dtype, size=bandwidth_bytes)
@@ -84,7 +81,7 @@ def measure(
 
   def between():
     if not meters:
-      room = min(run.engine.capacity for run in ours) - max(plan.lookahead) - 1
+      room = min(run.engine.capacity for run in ours) - plan.widest - 1
       live = min(live_tokens(taken[runs.PLAIN][0]), room)
       meters.append((live, _meter(ours, built, live)))
     meters[0][1].measure(_REPEATS)
@@ -139,31 +136,35 @@ def live_tokens(sample: Sample) -> int:
   return round(statistics.fmean(a.live_tokens for a in sample.answers))
 
 
-def _runs(plan, target, target_s, draft, draft_s, built, say):
-  """Our runs, compiled; plain decoding first."""
-  made = []
-  asked = [(runs.PLAIN, None)]
-  asked += [
-    (kind, lookahead)
-    for kind in plan.runs
-    if kind != runs.PLAIN
-    for lookahead in plan.lookahead
-  ]
-  for kind, lookahead in asked:
-    say(f"compiling {runs.name_of(kind, lookahead)} …")
-    options = plan.engine_options()
-    if kind == "ngram":
+def _runs(plan, target, target_s, built, say):
+  """Our runs, compiled, plain decoding first; and what some draft with."""
+  made, drafts = [], {}
+  loaded: dict[tuple[str, str | None], tuple[Any, float]] = {}
+  for one in plan.every_run():
+    what, options = plan.drafts_with(one), plan.engine_options()
+    draft, draft_s = None, 0.0
+    if one.reads:
+      key = (one.kind, what)
+      if key not in loaded:
+        say(f"loading {what or plan.model} …")
+        loaded[key] = runs.load_draft(*key, target)
+      draft, draft_s = loaded[key]
+      drafts[one.name] = draft
+    say(f"compiling {one.name} …")
+    if one.kind == "ngram":
       options |= {"ngram_min": plan.ngram_min, "ngram_max": plan.ngram_max}
-    if kind != runs.PLAIN and plan.verifier is not None:
+    if one.kind == "layer_skip":
+      options |= {"layers": what}
+    if one.kind != runs.PLAIN and plan.verifier is not None:
       options["verifier"] = plan.verifier
-    drafts = kind == "draft_model"
     made.append(
       runs.make(
         target,
-        kind,
-        lookahead,
-        draft=draft if drafts else None,
-        load_s=target_s + (draft_s if drafts else 0.0),
+        one.kind,
+        one.lookahead,
+        name=one.name,
+        draft=draft,
+        load_s=target_s + draft_s,
         **options,
       )
     )
@@ -173,7 +174,7 @@ def _runs(plan, target, target_s, draft, draft_s, built, say):
       capacity=made[-1].engine.capacity,
       vocab_size=target.model.vocab_size,
     )
-  return made
+  return made, drafts
 
 
 def _peers(plan, target: api.Pretrained, built, cache, say) -> list[list[Any]]:
@@ -230,12 +231,15 @@ def _fastest(
   return group[best]
 
 
-def _entry(plan, run: runs.Run, draft) -> record.Entry:
-  settings: Mapping[str, Any] = {}
+def _entry(run: runs.Run, draft) -> record.Entry:
+  settings: dict[str, Any] = {}
+  proposer = run.engine.loop.proposer
   if run.kind == "ngram":
-    proposer = run.engine.loop.proposer
     settings = {"ngram_min": proposer.shortest, "ngram_max": proposer.longest}
-  drafts = run.kind == "draft_model"
+  if run.kind == "layer_skip":
+    settings = {"draft_layers": list(proposer.layers)}
+  if draft is not None:
+    settings = {"draft_model": draft.name}
   return record.Entry(
     name=run.name,
     peer=None,
@@ -243,7 +247,7 @@ def _entry(plan, run: runs.Run, draft) -> record.Entry:
     lookahead=run.lookahead,
     settings=settings,
     startup_s=run.startup_s,
-    draft=draft.model if drafts else None,
+    draft=None if run.kind == runs.PLAIN else proposer,
   )
 
 

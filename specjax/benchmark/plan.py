@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from specjax.benchmark import machine
+from specjax.benchmark import asked, machine
 from specjax.engine.request import Request
 from specjax.jobs import prompts, requests
 
@@ -14,11 +14,14 @@ class Plan:
   """A benchmark's settings, by the names of specjax-benchmark's flags.
 
   Attributes:
-    model, draft_model: as `api.load` takes them; draft_model may be None.
+    model: as `api.load` takes it.
+    draft_model: the folder of the runs that draft with one and name none of
+      their own, or None.
+    draft_layers: the same for layer_skip; see `proposers.kinds.layers`.
     prompts: the prompt file's name, to be reported.
     chat: whether prompts are put through the chat template.
-    runs: kinds of runs, `runs.KINDS`; plain is among them.
-    lookahead: C of each speculating run, one run for each.
+    runs: as `asked.parse` takes them.
+    lookahead: C of each speculating run that names none, one run for each.
     ngram_min, ngram_max, verifier, seed: of our engines; None is their own.
     dtype: float32 or bfloat16.
     temperature: 0 is greedy.
@@ -32,6 +35,7 @@ class Plan:
 
   model: str
   draft_model: str | None = None
+  draft_layers: str | None = None
   prompts: str | None = None
   chat: bool = False
   runs: tuple[str, ...] = ("plain",)
@@ -48,6 +52,24 @@ class Plan:
   rounds: int = 5
   peer: tuple[str, ...] = ()
   gguf: str | None = None
+
+  def every_run(self) -> list[asked.Asked]:
+    """The runs, plain decoding first."""
+    return asked.every(self.runs, self.lookahead)
+
+  @property
+  def widest(self) -> int:
+    """The largest lookahead of a run; 0 where all decode plainly."""
+    return max((one.lookahead or 0 for one in self.every_run()), default=0)
+
+  def drafts_with(self, one: asked.Asked) -> str | None:
+    """The folder, or the layers, that a run drafts with; None for neither."""
+    if one.what is not None:
+      return one.what
+    if one.kind == "layer_skip":
+      return self.draft_layers
+    needing = asked.folderless(self.every_run())
+    return self.draft_model if one.kind in needing else None
 
   def engine_options(self) -> dict[str, Any]:
     """Options that all of our engines share."""
@@ -81,7 +103,7 @@ def build(
       "temperature": plan.temperature,
       "max_new_tokens": plan.max_new_tokens,
     },
-    lookahead=max(plan.lookahead),
+    lookahead=max(plan.widest, *plan.lookahead),
   )
   built = []
   for row in rows:

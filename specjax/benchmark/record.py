@@ -26,7 +26,7 @@ class Entry:
     lookahead: C, or None.
     settings: what else makes it.
     startup_s: seconds to load, and to compile.
-    draft: the draft model of a run that has one.
+    draft: the proposer of a run that has one.
   """
 
   name: str
@@ -130,8 +130,7 @@ def _entry(
       step_bytes = traffic.step_bytes(
         target,
         samples[-1].answers,
-        draft=entry.draft,
-        lookahead=entry.lookahead or 0,
+        draft=entry.draft and traffic.drafting(entry.draft, target),
         wide_share=share,
       )
   made = figures.compute(

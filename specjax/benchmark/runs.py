@@ -11,15 +11,11 @@ import numpy as np
 
 from specjax import api
 from specjax.benchmark.answers import Answer
+from specjax.benchmark.asked import KINDS as KINDS
+from specjax.benchmark.asked import PLAIN as PLAIN
+from specjax.benchmark.asked import Asked
 from specjax.engine.request import Chunk, Request
-
-PLAIN = "plain"
-KINDS = (PLAIN, "ngram", "draft_model")
-
-
-def name_of(kind: str, lookahead: int | None) -> str:
-  """What a run is called: "plain", "ngram C=4"."""
-  return kind if lookahead is None else f"{kind} C={lookahead}"
+from specjax.proposers import kinds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,7 +87,9 @@ def make(
   kind: str,
   lookahead: int | None = None,
   *,
-  draft: api.Pretrained | None = None,
+  name: str | None = None,
+  draft: api.Pretrained | api.Head | None = None,
+  layers: str | None = None,
   load_s: float = 0.0,
   clock: Callable[[], float] = time.perf_counter,
   ngram_min: int | None = None,
@@ -104,7 +102,9 @@ def make(
     target: its weights are shared by all runs.
     kind: of KINDS.
     lookahead: C; None for plain decoding.
-    draft: the draft model, for draft_model.
+    name: what it is called, as in `Asked`; its kind and C unless given.
+    draft: what it drafts with.
+    layers: of layer_skip; see `proposers.kinds.layers`.
     load_s: seconds that loading the weights took before.
     clock: seconds.
     ngram_min, ngram_max: for ngram; the proposer's own unless given.
@@ -116,16 +116,16 @@ def make(
   if kind == PLAIN:
     kept = {"proposer": "none"}
   else:
-    kept = {"proposer": kind, "lookahead": lookahead}
+    kept = {"proposer": kind, "lookahead": lookahead, "draft": draft}
   if kind == "ngram":
     kept |= {"ngram_min": ngram_min, "ngram_max": ngram_max}
-  if kind == "draft_model":
-    kept |= {"draft": draft}
+  if kind == "layer_skip":
+    kept |= {"draft_layers": kinds.layers(layers)}
   start = clock()
   engine = api.Engine(target, **kept, **options)
   engine.warmup()
   return Run(
-    name=name_of(kind, lookahead),
+    name=name or Asked(kind=kind, lookahead=lookahead).name,
     kind=kind,
     lookahead=lookahead,
     engine=engine,
@@ -140,6 +140,26 @@ def load(
   """A checkpoint with its weights in memory, and the seconds that took."""
   start = clock()
   loaded = api.load(name, dtype=dtype)
-  for leaf in loaded.params:
-    leaf.block_until_ready()
+  jax.block_until_ready(loaded.params)
+  return loaded, clock() - start
+
+
+def load_draft(
+  kind: str,
+  name: str | None,
+  target: api.Pretrained,
+  *,
+  clock: Callable[[], float] = time.perf_counter,
+) -> tuple[api.Pretrained | api.Head, float]:
+  """What a run drafts with, in memory, and the seconds that took.
+
+  Args:
+    kind: of KINDS, one that reads a folder.
+    name: as `api.load_draft` takes it; None for what the target carries.
+    target: whom it drafts for.
+    clock: seconds.
+  """
+  start = clock()
+  loaded = api.load_draft(kind, name, target, dtype=target.model.dtype.name)
+  jax.block_until_ready(loaded.params)
   return loaded, clock() - start

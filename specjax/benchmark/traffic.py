@@ -1,13 +1,21 @@
 """Bytes that a decoding step reads: weights and live cache."""
 
+import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 
 from specjax.benchmark.answers import Answer
 from specjax.cache import BLOCK
+from specjax.models import decoder
 from specjax.models.base import Model
+from specjax.models.heads import thin
+from specjax.proposers.base import Proposer
+from specjax.proposers.layer_skip import LayerSkip
+from specjax.proposers.medusa import Medusa
 
 
 def weight_bytes(model: Model) -> int:
@@ -49,8 +57,7 @@ def step_bytes(
   target: Model,
   answers: Sequence[Answer],
   *,
-  draft: Model | None = None,
-  lookahead: int = 0,
+  draft: Callable[[int], float] | None = None,
   wide_share: float = 1.0,
 ) -> float:
   """Bytes that the mean step of these answers reads.
@@ -58,28 +65,85 @@ def step_bytes(
   Args:
     target: the model that every step runs once.
     answers: steps are taken as evenly spread over each answer's tokens.
-    draft: the model that drafting steps run C times; None if no model drafts.
-    lookahead: C.
+    draft: bytes that one step's drafting reads, of the live length; None if it
+      reads nothing.
     wide_share: share of steps that draft.
   """
 
-  def mean(model: Model) -> float:
+  def mean(read: Callable[[int], float]) -> float:
     total = positions = 0
     for answer in answers:
       for index in range(1, len(answer.token_ids)):
-        total += cache_bytes(model, answer.prompt_tokens + index)
+        total += read(answer.prompt_tokens + index)
         positions += 1
-    live = total / positions if positions else cache_bytes(model, 1)
-    return weight_bytes(model) + live
+    return total / positions if positions else read(1)
 
-  read = mean(target)
+  read = weight_bytes(target) + mean(functools.partial(cache_bytes, target))
   if draft is not None:
-    read += wide_share * lookahead * mean(draft)
+    read += wide_share * mean(draft)
   return read
+
+
+def drafting(
+  proposer: Proposer, target: Model
+) -> Callable[[int], float] | None:
+  """What `step_bytes` wants to know of a proposer; None if it reads nothing.
+
+  Args:
+    proposer: any of `proposers.kinds.KINDS`.
+    target: whose tables heads read where they have none of their own.
+  """
+  model, count = getattr(proposer, "model", None), proposer.lookahead
+  if model is None:
+    return None
+  if isinstance(proposer, LayerSkip):
+    return lambda live: count * _of_layers(model, proposer.layers, live)
+  if isinstance(model, decoder.Model):
+    whole = weight_bytes(model)
+    return lambda live: count * (whole + cache_bytes(model, live))
+  own = _sizes(model.head.paths, model.head.shapes)
+  tables = ("embed.weight", "head.weight")
+  whole = sum(size for path, size in own if path not in tables)
+  has_table = any(path.endswith("head.weight") for path, _ in own)
+  # Whose table it is does not matter; heads have it for some of the ids.
+  width = target.config.d_model
+  if isinstance(model, thin.ThinModel):
+    width = model.model.config.d_model
+  table = model.draft_vocab * width * jnp.dtype(model.dtype).itemsize
+  if isinstance(proposer, Medusa):
+    config = model.config
+    shared = table if config.shares else 0
+    return lambda live: whole * count / config.heads + shared
+  if isinstance(model, thin.ThinModel) or not has_table:
+    whole += table
+  else:
+    whole += sum(size for path, size in own if path == tables[1])
+  cache = jax.eval_shape(lambda: model.init_cache(1, BLOCK))
+  block = sum(_bytes(leaf) for leaf in (cache.k, cache.v))
+  return lambda live: count * (whole + block * (1 + (live - 1) // BLOCK))
+
+
+def _of_layers(model: decoder.Model, layers: Sequence[int], live: int) -> float:
+  """Bytes that one draft of some of a model's layers reads."""
+  config = model.config
+  windows = config.windows and tuple(config.windows[n] for n in layers)
+  # One that differs in its layers alone, the rest being the same.
+  part = decoder.build(
+    dataclasses.replace(config, layers=len(layers), windows=windows),
+    dtype=model.dtype,
+  )
+  return weight_bytes(part) + cache_bytes(part, live)
+
+
+def _sizes(paths, shapes) -> list[tuple[str, int]]:
+  return list(zip(paths, map(_bytes, shapes), strict=True))
+
+
+def _bytes(leaf) -> int:
+  return math.prod(leaf.shape) * leaf.dtype.itemsize
 
 
 def _position_bytes(model: Model) -> float:
   """Bytes of keys and values of all layers at one position of one row."""
   cache = jax.eval_shape(lambda: model.init_cache(1, BLOCK))
-  size = lambda leaf: math.prod(leaf.shape) * leaf.dtype.itemsize
-  return (size(cache.k) + size(cache.v)) / cache.k.shape[3]
+  return (_bytes(cache.k) + _bytes(cache.v)) / cache.k.shape[3]

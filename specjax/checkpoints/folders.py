@@ -93,6 +93,7 @@ def write(
   others: Mapping[str, bytes] | None = None,
   overwrite: bool = False,
   max_shard_bytes: int = MAX_SHARD_BYTES,
+  integers: Mapping[str, np.ndarray] | None = None,
 ) -> None:
   """Writes a model folder, its weights tensor by tensor.
 
@@ -106,6 +107,7 @@ def write(
     overwrite: whether the folder may already hold files. Those that would win
       over the new ones, such as chat_template.jinja, are removed.
     max_shard_bytes: weights beyond it go into several files and an index.
+    integers: name to value of tensors of int64, which go into the first file.
 
   Raises:
     FileExistsError: see `check`.
@@ -119,17 +121,21 @@ def write(
   with staged(folder, str(os.getpid())) as stage:
     tensors = iter(tensors)
     shards = _shards(shapes, dtype.itemsize, max_shard_bytes)
-    for name, part in shards.items():
-      tensor_files.write(stage / name, part, tensors, dtype)
+    more = dict(integers or {})
+    for number, (name, part) in enumerate(shards.items()):
+      first = more if number == 0 else None
+      tensor_files.write(stage / name, part, tensors, dtype, first)
     if (extra := next(tensors, None)) is not None:
       raise ValueError(f"tensor {extra[0]} was not announced")
     if len(shards) > 1:
       total = sum(math.prod(shape) for shape in shapes.values())
+      total = total * dtype.itemsize + sum(v.nbytes for v in more.values())
       index = {name: file for file, part in shards.items() for name in part}
+      index |= dict.fromkeys(more, next(iter(shards)))
       write_json(
         stage / tensor_files.INDEX,
         {
-          "metadata": {"total_size": total * dtype.itemsize},
+          "metadata": {"total_size": total},
           "weight_map": index,
         },
       )

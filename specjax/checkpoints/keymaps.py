@@ -251,6 +251,10 @@ LAYOUTS: Mapping[str, Layout] = {
   "ChinchillaForCausalLM": Layout(table=DECODER),
   "MistralForCausalLM": Layout(table=DECODER),
   "Qwen2ForCausalLM": Layout(table=DECODER),
+  # What predicts further tokens is the heads' loader's.
+  "MiMoForCausalLM": Layout(
+    table=DECODER, ignored=r"model\.mtp_layers\.\d+\..*"
+  ),
   "Qwen3ForCausalLM": Layout(table=DECODER),
   "Gemma2ForCausalLM": Layout(table=GEMMA),
   "Gemma3ForCausalLM": Layout(table=GEMMA),

@@ -9,7 +9,7 @@ import re
 import shutil
 from typing import Any
 
-from specjax import user_cache
+from specjax import shipped, user_cache
 from specjax.checkpoints import folders
 
 # What a model folder is made of; other files of a repository stay there.
@@ -40,10 +40,10 @@ def find(name: str | os.PathLike, *, ranged: bool = False) -> Found:
   """Finds a model, fetching it first where it is not on this machine.
 
   Args:
-    name: a folder; a model hub id, `org/name`; or a URL such as gs://… of a
-      folder. The hub's token is taken from the environment (HF_TOKEN). A
-      URL's files are kept in the user's cache folder (`user_cache`), and
-      fetched again when their sizes or dates change.
+    name: a folder; a name of `specjax.shipped`; a model hub id, `org/name`;
+      or a URL such as gs://… of a folder. The hub's token is taken from the
+      environment (HF_TOKEN). A URL's files are kept in the user's cache folder
+      (`user_cache`), and fetched again when their sizes or dates change.
     ranged: whether a URL's weights are left where they are, for a caller who
       reads no more than parts of them. An Orbax checkpoint always is.
 
@@ -64,10 +64,14 @@ def find(name: str | os.PathLike, *, ranged: bool = False) -> Found:
       f"model {name!r} is a file; give the folder that holds config.json (a "
       "GGUF file becomes one with specjax-convert)"
     )
+  if (brought := shipped.find(name)) is not None:
+    return Found(folder=brought)
   if _HUB_ID.fullmatch(name):
     return Found(folder=_download(name))
+  known = f", nor one of {', '.join(shipped.names())}" * bool(shipped.names())
   raise FileNotFoundError(
     f"model {name!r}: no such folder, and not a hub id of the form org/name"
+    f"{known}"
   )
 
 

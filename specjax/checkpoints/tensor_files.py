@@ -339,6 +339,7 @@ def write(
   shapes: Mapping[str, Sequence[int]],
   tensors: Iterator[tuple[str, np.ndarray]],
   dtype: np.dtype,
+  integers: Mapping[str, np.ndarray] | None = None,
 ) -> None:
   """Writes a file, tensor by tensor.
 
@@ -347,6 +348,7 @@ def write(
     shapes: tensor name to shape, in the order of `tensors`.
     tensors: names and values; as many as `shapes` has are taken.
     dtype: of the file: float32, float16 or bfloat16.
+    integers: name to value of tensors of int64 that go with them.
 
   Raises:
     ValueError: a tensor is not the next one that `shapes` announced, or holds
@@ -361,6 +363,13 @@ def write(
       "shape": list(shape),
       "data_offsets": [start, end],
     }
+  for name, value in (integers or {}).items():
+    start, end = end, end + value.nbytes
+    header[name] = {
+      "dtype": {np.dtype(np.int64): "I64"}[value.dtype],
+      "shape": list(value.shape),
+      "data_offsets": [start, end],
+    }
   encoded = json.dumps(header).encode()
   encoded += b" " * (-len(encoded) % 8)
   with path.open("wb") as file:
@@ -373,6 +382,8 @@ def write(
         raise ValueError(f"tensor {name} {value.shape} was not announced")
       for part in _cast(name, value, dtype):
         file.write(part)
+    for value in (integers or {}).values():
+      file.write(np.ascontiguousarray(value).tobytes())
 
 
 def _cast(

@@ -3,6 +3,8 @@
   specjax-benchmark --model=FOLDER --prompts=in.jsonl --chat --json=out.json
   specjax-benchmark --model=FOLDER --prompts=in.jsonl --lookahead=4,8 \\
     --peer=transformers --peer=llama_cpp
+  specjax-benchmark --model=FOLDER --prompts=in.jsonl \\
+    --runs=ngram@8,eagle:FOLDER@4,draft_model:FOLDER@3,layer_skip:8@3
   specjax-benchmark --model=FOLDER --sweep=live --plot=live.png
 
 Everything runs in one process, in rounds: each goes through all runs, in an
@@ -77,6 +79,7 @@ def _measure(s: benchmark_settings.Settings, rows, write) -> dict[str, Any]:
   asked = plan.Plan(
     model=s.model,
     draft_model=s.draft_model,
+    draft_layers=s.draft_layers,
     prompts=s.prompts,
     chat=s.chat,
     runs=s.runs,

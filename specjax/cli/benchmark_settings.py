@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from specjax.benchmark import asked
 from specjax.cli import command, settings, table
+from specjax.proposers import kinds
 
 # By name only: their modules import jax, and wrong command lines fail before.
-KINDS = ("plain", "ngram", "draft_model")
 PEERS = ("transformers", "llama_cpp")
 SWEEPS = ("none", "batch", "live", "capacity", "startup")
 
@@ -33,7 +34,17 @@ class Settings:
     None, "string", "the model: a folder, a hub id (org/name) or a gs:// path"
   )
   draft_model: str | None = table.setting(
-    None, "string", "the small model of the run draft_model, named like --model"
+    None,
+    "string",
+    "the folder of the runs that draft with one and name none of their own, and"
+    " of a peer's assistant; named like --model, or by the name of what specjax"
+    " brings",
+  )
+  draft_layers: str | None = table.setting(
+    None,
+    "string",
+    "the layers of the runs layer_skip that name none of their own: the first"
+    " 8, as 8, or which, as 0,1,5,29",
   )
   prompts: str | None = table.setting(
     None, "string", "a file of prompts, as specjax-generate takes it"
@@ -44,14 +55,16 @@ class Settings:
   runs: tuple[str, ...] = table.setting(
     "plain,ngram",
     "string",
-    "what to measure, of plain, ngram and draft_model, with commas between;"
-    " plain always is",
+    "what to measure, with commas between; plain always is, and else "
+    + ", ".join(kind for kind in asked.KINDS if kind != asked.PLAIN)
+    + ". A run may name its own folder (or layers) and lookahead:"
+    " eagle:FOLDER@4,layer_skip:8@3,layer_skip:0+1+5@3,ngram@6",
   )
   lookahead: tuple[int, ...] = table.setting(
     "4",
     "string",
-    "tokens drafted a step, at most; several with commas between are a run"
-    " each",
+    "tokens drafted a step, at most, by runs that do not say; several with"
+    " commas between are a run each",
   )
   ngram_min: int = _as_generate("ngram_min")
   ngram_max: int = _as_generate("ngram_max")
@@ -140,13 +153,6 @@ def parse(argv: Sequence[str]) -> Settings | None:
   table.define(FIELDS, values)
   given = table.read(values, argv, instead="prompts go in --prompts")
   s = Settings(**given)
-  kinds = _list(s.runs)
-  for kind in kinds:
-    if kind not in KINDS:
-      raise command.UsageError(
-        f"--runs={s.runs}: {kind!r} is no run{table.hint(kind, KINDS)}; give"
-        f" some of {', '.join(KINDS)}"
-      )
   lookahead = _list(s.lookahead)
   if not all(part.isascii() and part.isdigit() for part in lookahead) or (
     min(map(int, lookahead), default=0) < 1
@@ -155,14 +161,18 @@ def parse(argv: Sequence[str]) -> Settings | None:
       f"--lookahead={s.lookahead}: give whole numbers above 0, with commas"
       " between"
     )
-  for name, parts in (("runs", kinds), ("lookahead", lookahead)):
-    if len(set(parts)) < len(parts):
-      raise command.UsageError(
-        f"--{name}={getattr(s, name)}: one is there twice; keep one"
-      )
+  if len(set(lookahead)) < len(lookahead):
+    raise command.UsageError(
+      f"--lookahead={s.lookahead}: one is there twice; keep one"
+    )
+  runs = _list(s.runs)
+  try:
+    asked.every(runs, tuple(map(int, lookahead)))
+  except ValueError as error:
+    raise command.UsageError(f"--runs={s.runs}: {error}") from None
   s = dataclasses.replace(
     s,
-    runs=tuple(dict.fromkeys(("plain", *kinds))),
+    runs=tuple(dict.fromkeys(("plain", *runs))),
     lookahead=tuple(map(int, lookahead)),
     peer=tuple(s.peer),
   )
@@ -199,7 +209,9 @@ def _check(s: Settings, given: dict) -> None:
       )
   if len(set(s.peer)) < len(s.peer):
     raise command.UsageError(f"--peer={s.peer[0]} is given twice; keep one")
-  for name in ("json", "plot", "compilation_cache", "gguf", "draft_model"):
+  for name in (
+    "json", "plot", "compilation_cache", "gguf", "draft_model", "draft_layers",
+  ):  # fmt: skip
     if getattr(s, name) == "":
       raise command.UsageError(f"--{name}= is empty; give a name")
   for name, reason in _idle(s).items():
@@ -213,11 +225,8 @@ def _check(s: Settings, given: dict) -> None:
     raise command.UsageError(
       f"{named('lookahead')}: --sweep=batch takes one; keep one"
     )
-  if "draft_model" in s.runs and not s.draft_model and s.sweep == "none":
-    raise command.UsageError(
-      f"--runs={given['runs']} needs --draft_model; name a small model with"
-      " the same tokenizer"
-    )
+  if s.sweep == "none":
+    _check_drafts(s, given)
   if s.peer and s.temperature:
     raise command.UsageError(
       f"--peer={s.peer[0]} is compared greedily; leave out"
@@ -230,6 +239,40 @@ def _check(s: Settings, given: dict) -> None:
     )
 
 
+def _check_drafts(s: Settings, given: dict) -> None:
+  """Refuses runs that do not know what they draft with."""
+  runs = [asked.parse(text) for text in s.runs]
+  if s.draft_layers is not None:
+    try:
+      kinds.layers(s.draft_layers)
+    except ValueError as error:
+      raise command.UsageError(
+        f"--draft_layers={s.draft_layers}: {error}"
+      ) from None
+  needing = asked.folderless(runs)
+  for kind in needing:
+    reads, optional = kinds.KINDS[kind].reads, kinds.KINDS[kind].optional
+    if s.draft_model is None and not optional:
+      raise command.UsageError(
+        f"--runs={given['runs']}: {kind} needs --draft_model, or {kind}:FOLDER;"
+        f" name {reads}"
+      )
+  if s.draft_model is not None and len(needing) > 1:
+    raise command.UsageError(
+      f"--draft_model={s.draft_model} cannot be for {' and '.join(needing)};"
+      f" say in --runs which each drafts with, as {needing[0]}:FOLDER"
+    )
+  if s.draft_layers is None and any(map(_is_bare_skip, runs)):
+    raise command.UsageError(
+      f"--runs={given['runs']}: layer_skip needs --draft_layers, or"
+      " layer_skip:8 for the first 8 layers"
+    )
+
+
+def _is_bare_skip(run: asked.Asked) -> bool:
+  return run.kind == "layer_skip" and run.what is None
+
+
 def _idle(s: Settings) -> dict[str, str]:
   """Flags that the others leave without effect, and beside what."""
   if s.sweep != "none":
@@ -237,18 +280,25 @@ def _idle(s: Settings) -> dict[str, str]:
     idle = {n: f"with --sweep={s.sweep}" for n in FIELDS if n not in heeded}
   else:
     idle = {}
-    asked = f"without a run that drafts (--runs={','.join(s.runs)})"
-    if len(s.runs) == 1:
-      idle |= {"verifier": asked}
-      # An assistant of transformers tries them too.
-      if not ("transformers" in s.peer and s.draft_model):
-        idle["lookahead"] = asked
-    if "ngram" not in s.runs:
+    runs = [asked.parse(text) for text in s.runs]
+    drafting = [run for run in runs if run.kind != asked.PLAIN]
+    some = f"without a run that drafts (--runs={','.join(s.runs)})"
+    if not drafting:
+      idle |= {"verifier": some}
+    # An assistant of transformers tries them too.
+    if not ("transformers" in s.peer and s.draft_model):
+      if not drafting:
+        idle["lookahead"] = some
+      elif all(run.lookahead is not None for run in drafting):
+        idle["lookahead"] = "where every run has its own"
+    if all(run.kind != "ngram" for run in runs):
       idle |= dict.fromkeys(
         ("ngram_min", "ngram_max"), "without ngram in --runs"
       )
-    if "draft_model" not in s.runs and "transformers" not in s.peer:
-      idle["draft_model"] = "without draft_model in --runs"
+    if not asked.folderless(runs) and "transformers" not in s.peer:
+      idle["draft_model"] = "without a run that drafts with it"
+    if not any(map(_is_bare_skip, runs)):
+      idle["draft_layers"] = "without a run layer_skip that has none of its own"
     if "llama_cpp" not in s.peer:
       idle["gguf"] = "without --peer=llama_cpp"
   if not s.temperature and "seed" not in idle:

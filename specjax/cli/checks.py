@@ -1,14 +1,18 @@
 """Refuses settings that contradict each other or do nothing (RULES.md 28)."""
 
 import dataclasses
+import json
 import math
+import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from specjax import shipped
 from specjax.cli import command
 from specjax.cli import settings as settings_lib
 from specjax.engine import request as request_lib
 from specjax.engine import sizes
+from specjax.proposers import kinds
 from specjax.sharding import rules, shape
 
 _INT32 = 2**31 - 1
@@ -167,11 +171,42 @@ def _check_needed(given: settings_lib.Given) -> None:
       f"{named(given, 'stream')} shows one answer, not those of"
       f" {named(given, 'n')}; leave out one of the two"
     )
-  if s.proposer == "draft_model" and not s.draft_model:
+  kind = kinds.KINDS[s.proposer]
+  if s.draft_model == "":
+    raise command.UsageError("--draft_model= is empty; name a folder")
+  if kind.reads and not kind.optional and s.draft_model is None:
     raise command.UsageError(
-      f"{named(given, 'proposer')} needs --draft_model; name a small model"
-      " with the same tokenizer"
+      f"{named(given, 'proposer')} needs --draft_model; name {kind.reads}"
     )
+  said = _said(s.draft_model) if kind.reads else None
+  # Any model may carry the modules of mtp.
+  if said not in (None, s.proposer) and (s.proposer, said) != _CARRIED:
+    raise command.UsageError(
+      f"{named(given, 'draft_model')} is what --proposer={said} drafts with,"
+      f" not {named(given, 'proposer')}; give --proposer={said}"
+    )
+  if s.proposer == "layer_skip" and s.draft_layers is None:
+    raise command.UsageError(
+      f"{named(given, 'proposer')} needs --draft_layers; give how many of the"
+      " first layers draft, as 8, or which, as 0,1,5,29"
+    )
+
+
+_CARRIED = ("mtp", "draft_model")
+
+
+def _said(name: str | None) -> str | None:
+  """Which proposer drafts with a folder, if it is here and says so."""
+  if name is None:
+    return None
+  folder = pathlib.Path(name).expanduser()
+  if not folder.is_dir():
+    folder = shipped.find(name)
+  try:
+    config = json.loads((folder / "config.json").read_bytes())
+  except (OSError, ValueError, TypeError):
+    return None  # whoever loads it says what is wrong
+  return kinds.said(config) if isinstance(config, dict) else None
 
 
 def _check_ranges(given: settings_lib.Given) -> None:
@@ -185,6 +220,13 @@ def _check_ranges(given: settings_lib.Given) -> None:
       raise command.UsageError(
         f"{named(given, name)} is out of range; {bounds}"
       )
+  if s.draft_layers is not None:
+    try:
+      kinds.layers(s.draft_layers)
+    except ValueError as error:
+      raise command.UsageError(
+        f"{named(given, 'draft_layers')}: {error}"
+      ) from None
   if s.ngram_min > s.ngram_max:
     # Whoever gave one of them gave that one too large or too small.
     one, other, remedy = "ngram_min", "ngram_max", "lower it, or raise"
@@ -264,12 +306,14 @@ def _check_idle(given: settings_lib.Given, names: Iterable[str]) -> None:
   proposer = f"with {named(given, 'proposer')}"
   if "proposer" not in given.flags | given.config:
     proposer += ", the default"
+  reads = kinds.KINDS[s.proposer].reads
   idle: Mapping[str, tuple[bool, str]] = {
     "lookahead": (s.proposer == "none", proposer),
     "verifier": (s.proposer == "none", proposer),
     "ngram_min": (s.proposer != "ngram", proposer),
     "ngram_max": (s.proposer != "ngram", proposer),
-    "draft_model": (s.proposer != "draft_model", proposer),
+    "draft_model": (reads is None, proposer),
+    "draft_layers": (s.proposer != "layer_skip", proposer),
     "strategy": (s.mesh is None, "without --mesh"),
     "draft_strategy": (
       s.mesh is None or s.proposer != "draft_model",
@@ -289,8 +333,10 @@ def _check_idle(given: settings_lib.Given, names: Iterable[str]) -> None:
   for name in sorted(names):
     is_idle, beside = idle.get(name, (False, ""))
     if is_idle:
+      fits = _said(s.draft_model) if name == "draft_model" else None
+      instead = f", or give --proposer={fits}" if fits else ""
       raise command.UsageError(
-        f"{named(given, name)} does nothing {beside}; leave it out"
+        f"{named(given, name)} does nothing {beside}; leave it out{instead}"
       )
 
 

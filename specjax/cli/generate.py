@@ -4,8 +4,9 @@
   specjax-generate --model=FOLDER --chat --prompts=in.jsonl --output=out.jsonl
   specjax-generate --config=configs/smollm2.py --prompt="…"
 
-A proposer (--proposer=ngram, or draft_model with --draft_model=FOLDER) drafts
---lookahead tokens a step for the model to check at once: the same text sooner.
+A proposer (--proposer=ngram, or eagle with --draft_model=FOLDER, and so on)
+drafts --lookahead tokens a step for the model to check at once: the same text
+sooner.
 Answers go to standard output or --output; progress, the summary and errors go
 to standard error. A row of the file that cannot run is answered with its error
 and line number, and the run goes on. A run that was ended by Ctrl-C, SIGTERM or
@@ -30,6 +31,7 @@ from specjax.cli import (
   streams,
 )
 from specjax.cli import settings as settings_lib
+from specjax.proposers import kinds
 from specjax.sharding import hosts
 
 PROGRAM = "specjax-generate"
@@ -226,8 +228,7 @@ def _engine(s: settings_lib.Settings, check_models=None, top_logprobs=0):
       weights are loaded.
     top_logprobs: see `engine.loop.Engine`.
   """
-  drafts = s.proposer == "draft_model"
-  names = f"{s.model}{f' and {s.draft_model}' if drafts else ''}"
+  names = f"{s.model}{f' and {s.draft_model}' if s.draft_model else ''}"
   processes.report(f"loading {names} …")
   start = time.perf_counter()
   from specjax import api, compilation_cache
@@ -248,6 +249,7 @@ def _engine(s: settings_lib.Settings, check_models=None, top_logprobs=0):
     target,
     proposer=s.proposer,
     draft=draft,
+    draft_layers=s.draft_layers and kinds.layers(s.draft_layers),
     lookahead=None if s.proposer == "none" else s.lookahead,
     verifier=s.verifier,
     slots=s.slots,
@@ -274,16 +276,18 @@ def _engine(s: settings_lib.Settings, check_models=None, top_logprobs=0):
 
 
 def _models(s: settings_lib.Settings):
-  """The target and the draft model, or None for it; nothing is read yet."""
+  """The target and what drafts, or None for it; nothing is read yet."""
   from specjax import api
 
   mesh = processes.mesh(s.mesh)
   how = dict(dtype=s.dtype, scan_layers=s.scan_layers, mesh=mesh)
   how |= dict(cache_sharding=s.cache_sharding, pad_heads=s.pad_heads)
   target, draft = api.load(s.model, strategy=s.strategy, **how), None
-  if s.proposer == "draft_model":
+  if kinds.KINDS[s.proposer].reads:
     strategy = s.draft_strategy or s.strategy
-    draft = api.load(s.draft_model, strategy=strategy, **how)
+    draft = api.load_draft(
+      s.proposer, s.draft_model, target, strategy=strategy, **how
+    )
   if s.pad_heads and not any(
     one.is_padded for one in (target, draft) if one is not None
   ):
@@ -302,7 +306,8 @@ def _digests(target, draft) -> dict[str, str]:
   return {
     role: manifest.digest_of_folder(model.folder)
     for role, model in models.items()
-    if model is not None
+    # What the target carries itself is in its own digest.
+    if model is not None and (model is target or model.name != target.name)
   }
 
 

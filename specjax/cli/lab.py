@@ -13,15 +13,18 @@ Exit code: 0 done, also where a case has no room; 1 failed, 2 wrong command
 line, 130 interrupted.
 """
 
+import itertools
 import os
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent import futures
 from typing import Any
 
 from specjax.cli import command, lab_settings, table
 
 PROGRAM = "specjax-lab"
+_COMPILERS = 4  # at once: each takes two gigabytes for a pair of 70B
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,9 +71,16 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _rows(asked: lab_settings.Asked, config: lab_settings.Config) -> Iterator:
-  """A row of every case, as they are compiled."""
-  for topology in asked.topologies:
-    yield from _on(asked, config, topology, _cases(asked))
+  """A row of every case, as they are compiled; some of them at once."""
+  cases = list(itertools.product(asked.topologies, _cases(asked)))
+  pool = futures.ThreadPoolExecutor(
+    min(len(cases), os.cpu_count() or 1, _COMPILERS), "compile"
+  )
+  try:
+    yield from pool.map(lambda case: _row(asked, config, *case), cases)
+  finally:
+    # Whoever interrupts does not wait for what is under way.
+    pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _smallest(asked: lab_settings.Asked) -> Iterator:
@@ -84,7 +94,7 @@ def _smallest(asked: lab_settings.Asked) -> Iterator:
       slice_ = topology.parse(f"{chip.kind}:{sides}")
       left = []
       for case in waiting:
-        (row,) = _on(asked, asked.config, slice_, [case])
+        row = _row(asked, asked.config, slice_, case)
         if row.fits or last:
           yield row
         else:
@@ -93,32 +103,31 @@ def _smallest(asked: lab_settings.Asked) -> Iterator:
 
 
 def _cases(asked: lab_settings.Asked) -> Iterator[dict[str, Any]]:
-  for strategy in asked.strategies:
-    for batch in asked.batch:
-      for context in asked.context:
-        for live in asked.live or (context,):
-          for lookahead in asked.lookahead:
-            yield dict(
-              strategy=strategy,
-              batch=batch,
-              lookahead=lookahead,
-              context=context,
-              live=live,
-            )
+  live = asked.live or (None,)
+  for strategy, proposer, batch, context, now in itertools.product(
+    asked.strategies, asked.proposers, asked.batch, asked.context, live
+  ):
+    for lookahead in (0,) if proposer == "none" else asked.lookahead:
+      yield dict(
+        strategy=strategy,
+        proposer=proposer,
+        batch=batch,
+        lookahead=lookahead,
+        context=context,
+        live=now or context,
+      )
 
 
-def _on(asked, config, topology, cases) -> Iterator:
-  """Rows of cases on a slice."""
+def _row(asked, config, topology, case) -> Any:
+  """The row of a case on a slice."""
   from specjax.lab import lower, rows
 
-  pair = _pair(config, asked.settings.dtype)
-  for case in cases:
-    made = lower.Case(topology=topology, **case)
-    _say(
-      f"{config.name} {topology} {made.strategy} batch {made.batch} lookahead"
-      f" {made.lookahead} context {made.context}"
-    )
-    yield rows.row(pair, made, config.name)
+  made = lower.Case(topology=topology, **case)
+  _say(
+    f"{config.name} {topology} {made.strategy} {made.proposer} batch"
+    f" {made.batch} lookahead {made.lookahead} context {made.context}"
+  )
+  return rows.row(_pair(config, asked.settings.dtype), made, config.name)
 
 
 def _pair(config: lab_settings.Config, dtype: str | None) -> Any:
@@ -129,6 +138,7 @@ def _pair(config: lab_settings.Config, dtype: str | None) -> Any:
   return lower.Pair(
     target=_sizes(config.target),
     draft=None if config.draft is None else _sizes(config.draft),
+    ngram=(c.ngram_min, c.ngram_max),
     dtype=dtype or c.dtype,
     scan_layers=c.scan_layers,
     pad_heads=c.pad_heads,

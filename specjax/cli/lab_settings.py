@@ -14,6 +14,8 @@ from specjax.lab import topology as topology_lib
 from specjax.models import presets
 
 _MOST = 2**20
+# Of `lab.drafting`, which needs jax.
+PROPOSERS = ("none", "ngram", "draft_model")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,12 @@ class Settings:
     "how the pair is split, each TARGET[/DRAFT][+rows|+sequence][@DATAxMODEL],"
     " as in tensor,tensor/replicated,tensor+rows,tensor2d@4x4; the config's"
     " if not given",
+  )
+  proposers: str | None = table.setting(
+    None,
+    "string",
+    f"who drafts, of {', '.join(PROPOSERS)}, as in ngram,draft_model; the"
+    " config's",
   )
   batch: str | None = table.setting(
     None, "string", "rows at once, as in 1,8,64; the config's slots"
@@ -92,8 +100,8 @@ class Asked:
   Attributes:
     settings: as given.
     config, against: what the configs say; None where there is none.
-    topologies, strategies, batch, lookahead, context, live: the lists; live
-      is None for the context.
+    topologies, strategies, proposers, batch, lookahead, context, live: the
+      lists; live is None for the context.
   """
 
   settings: Settings
@@ -101,6 +109,7 @@ class Asked:
   against: "Config | None"
   topologies: tuple[topology_lib.Topology, ...]
   strategies: tuple[strategy_lib.Strategy, ...]
+  proposers: tuple[str, ...]
   batch: tuple[int, ...]
   lookahead: tuple[int, ...]
   context: tuple[int, ...]
@@ -114,8 +123,8 @@ class Config:
   Attributes:
     name: the file's, for tables.
     settings: as specjax-generate reads them.
-    target, draft: presets or folders; draft is None where nothing drafts with
-      a model.
+    target, draft: presets or folders; draft is None where the config names
+      none.
   """
 
   name: str
@@ -160,15 +169,20 @@ def parse(argv: Sequence[str]) -> Asked | None:
       f"--{other} does nothing beside --against; leave one out"
     )
   config = read_config("config", s.config)
+  other = None if s.against is None else read_config("against", s.against)
+  proposers = _each("proposers", s.proposers or config.settings.proposer, str)
+  for one in filter(None, (config, other)):
+    _check_proposers(s, one, proposers)
   c = config.settings
   return Asked(
     settings=s,
     config=config,
-    against=None if s.against is None else read_config("against", s.against),
+    against=other,
     topologies=_each("topology", s.topology, topology_lib.parse),
     strategies=_each("strategies", s.strategies or _own(c), strategy_lib.parse),
+    proposers=proposers,
     batch=_numbers("batch", s.batch, c.slots),
-    lookahead=_lookahead(s, config),
+    lookahead=_lookahead(s, config, proposers),
     context=_numbers("context", s.context, c.capacity or 2048, least=2),
     live=None if s.live is None else _live(s, c),
   )
@@ -187,17 +201,11 @@ def read_config(flag: str, path: str) -> Config:
     named = tuple(runpy.run_path(path).get("PRESETS", ()))
   except command.UsageError as error:
     raise command.UsageError(f"--{flag}={path}: {error}") from None
-  drafts = given.proposer == "draft_model"
-  if given.proposer == "ngram":
-    raise command.UsageError(
-      f"--{flag}={path} has proposer 'ngram'; the lab knows a draft model's"
-      " step and the plain one: name a config of such a pair"
-    )
-  both = [given.model, given.draft_model if drafts else None]
+  both = [given.model, given.draft_model]
   both[: len(named)] = named
-  target, draft = both if drafts else (both[0], None)
+  target, draft = both
   for name, role in ((target, "model"), (draft, "draft_model")):
-    if role == "draft_model" and not drafts:
+    if name is None and role == "draft_model":
       continue
     folder = pathlib.Path(name or "")
     if name not in presets.PRESETS and not (folder / "config.json").exists():
@@ -256,13 +264,35 @@ def _numbers(
   return _each(name, str(default) if text is None else text, one)
 
 
-def _lookahead(s: Settings, config: Config) -> tuple[int, ...]:
-  drafts = config.draft is not None
+def _check_proposers(
+  s: Settings, config: Config, names: tuple[str, ...]
+) -> None:
+  """Refuses proposers that the lab does not know, or the config cannot have."""
+  where = f"--proposers={s.proposers}"
+  if s.proposers is None:
+    where = f"{config.name} has proposer {names[0]!r}"
+  for name in names:
+    if name not in PROPOSERS:
+      raise command.UsageError(
+        f"{where}: the lab knows {', '.join(PROPOSERS)}; name those, as"
+        " --proposers=ngram"
+      )
+    if name == "draft_model" and config.draft is None:
+      raise command.UsageError(
+        f"{where}: {config.name} names no draft model; give it one, in PRESETS"
+        " or as draft_model"
+      )
+
+
+def _lookahead(
+  s: Settings, config: Config, proposers: tuple[str, ...]
+) -> tuple[int, ...]:
+  drafts = proposers != ("none",)
   default = config.settings.lookahead if drafts else 0
   found = _numbers("lookahead", s.lookahead, default, least=0)
   if not drafts and any(found):
     raise command.UsageError(
-      f"--lookahead={s.lookahead}: {config.name} has no draft model; give 0"
+      f"--lookahead={s.lookahead}: proposer 'none' drafts nothing; give 0"
     )
   return found
 

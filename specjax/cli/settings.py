@@ -8,6 +8,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from specjax.cli import command, table
+from specjax.proposers import kinds
 from specjax.sharding import rules
 
 _TYPES = {"string": str, "integer": int, "number": float, "switch": bool}
@@ -29,18 +30,25 @@ class Settings:
     "string",
     "the model to decode with: a folder, a hub id (org/name) or a gs:// path",
   )
-  draft_model: str | None = table.setting(
-    None,
-    "string",
-    "the small model that drafts, named like --model; with"
-    " --proposer=draft_model",
-  )
   proposer: str = table.setting(
     "none",
     "choice",
-    "who drafts: none decodes plainly, ngram copies what followed the same"
-    " words before, draft_model asks a small model",
-    ("none", "ngram", "draft_model"),
+    "who drafts: "
+    + ", ".join(f"{name} {kind.help}" for name, kind in kinds.KINDS.items()),
+    tuple(kinds.KINDS),
+  )
+  draft_model: str | None = table.setting(
+    None,
+    "string",
+    "the folder of whatever drafts, a small model or a head, named like --model"
+    " or, if specjax brings it, by its name alone (smollm2-eagle); for mtp the"
+    " model's own if not given",
+  )
+  draft_layers: str | None = table.setting(
+    None,
+    "string",
+    "the layers of the model that layer_skip drafts with: the first 8, as 8, or"
+    " those with these numbers, as 0,1,5,29",
   )
   lookahead: int = table.setting(4, "integer", "tokens drafted a step, at most")
   ngram_min: int = table.setting(
@@ -233,6 +241,7 @@ class Settings:
 
 FIELDS = table.fields_of(Settings)
 DEFAULTS = Settings()
+Fields = Mapping[str, dataclasses.Field]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -266,29 +275,9 @@ def parse(argv: Sequence[str]) -> Given | None:
   """
   if table.asks_for_help(argv):
     return None
-  values = flags.FlagValues()
-  table.define(FIELDS, values)
-  config_flags.DEFINE_config_file(
-    "config",
-    None,
-    "a Python file whose get_config() gives settings by these names",
-    flag_values=values,
-    lock_config=True,
-    sys_argv=list(argv),
+  given, config = read(
+    FIELDS, argv, instead="prompts go in --prompt or --prompts"
   )
-  try:
-    read = table.read(
-      values, argv, instead="prompts go in --prompt or --prompts"
-    )
-  except command.UsageError:
-    raise
-  except Exception as error:  # Whatever a config file raises is its author's.
-    name = type(error).__name__
-    raise command.UsageError(
-      f"--config: {name}: {table.last_line(error)}"
-    ) from None
-  config = _config(values)
-  given = {name: value for name, value in read.items() if name in FIELDS}
   for name in ("stop", "logit_bias"):
     if name in given:
       given[name] = tuple(given[name])
@@ -301,7 +290,46 @@ def parse(argv: Sequence[str]) -> Given | None:
   )
 
 
-def help_text(usage: str) -> str:
+def read(
+  fields: Fields, argv: Sequence[str], *, instead: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Reads a command line of any command that has a --config.
+
+  Args:
+    fields: the command's settings by name.
+    argv: the command line, program name first.
+    instead: what to do instead of giving a word that is no flag.
+
+  Returns:
+    What flags set and what the config sets, by name.
+
+  Raises:
+    UsageError: a flag or a config field is unknown or not of its type.
+  """
+  values = flags.FlagValues()
+  table.define(fields, values)
+  config_flags.DEFINE_config_file(
+    "config",
+    None,
+    "a Python file whose get_config() gives settings by these names",
+    flag_values=values,
+    lock_config=True,
+    sys_argv=list(argv),
+  )
+  try:
+    found = table.read(values, argv, instead=instead)
+  except command.UsageError:
+    raise
+  except Exception as error:  # Whatever a config file raises is its author's.
+    name = type(error).__name__
+    raise command.UsageError(
+      f"--config: {name}: {table.last_line(error)}"
+    ) from None
+  config = _config(values, fields)
+  return {n: value for n, value in found.items() if n in fields}, config
+
+
+def help_text(usage: str, fields: Fields | None = None) -> str:
   """The usage, and each flag with its default and what it is."""
   return "\n".join(
     [
@@ -309,14 +337,14 @@ def help_text(usage: str) -> str:
       "",
       "Flags (a flag wins over the config; --noNAME turns a switch off):",
       "",
-      *table.flag_help(FIELDS.values()),
+      *table.flag_help((FIELDS if fields is None else fields).values()),
       "  --config=FILE",
       "      a Python file whose get_config() gives settings by these names",
     ]
   )
 
 
-def _config(values: flags.FlagValues) -> dict[str, Any]:
+def _config(values: flags.FlagValues, known: Fields) -> dict[str, Any]:
   """The config's fields, held to the names and types of the settings."""
   if values["config"].value is None:
     if values["config"].present:
@@ -333,22 +361,22 @@ def _config(values: flags.FlagValues) -> dict[str, Any]:
       f"--config={path}: {table.last_line(error)}; name a Python file with a"
       " get_config() that returns a ConfigDict"
     ) from None
-  unknown = [name for name in fields if name not in FIELDS]
+  unknown = [name for name in fields if name not in known]
   if unknown:
     raise command.UsageError(
       f"--config sets {unknown[0]!r}, which is no setting"
-      f"{table.hint(unknown[0], FIELDS)}; there are {', '.join(FIELDS)}"
+      f"{table.hint(unknown[0], known)}; there are {', '.join(known)}"
     )
   return {
-    name: _typed(name, value)
+    name: _typed(name, value, known[name])
     for name, value in fields.items()
     if value is not None
   }
 
 
-def _typed(name: str, value: Any) -> Any:
-  kind = FIELDS[name].metadata["kind"]
-  choices = FIELDS[name].metadata["choices"]
+def _typed(name: str, value: Any, field: dataclasses.Field) -> Any:
+  kind = field.metadata["kind"]
+  choices = field.metadata["choices"]
   if kind == "texts":
     texts = [value] if isinstance(value, str) else value
     if isinstance(texts, Iterable):

@@ -31,6 +31,8 @@ class Engine:
   Attributes:
     slots, capacity, lookahead, top_logprobs: see the arguments.
     proposer: its guesser.
+    leaving: the slot of the completion yielded last; `state` holds its row
+      until the iterator goes on.
     params, programs, state: what a step is made of, for whoever measures it.
       Not to be changed by others.
   """
@@ -94,8 +96,7 @@ class Engine:
     self._tokenizer = tokenizer
     self._stop_ids = frozenset(stop_ids)
     self._seed = seed
-    self._whole = whole_batch_prefill
-    self._sync = steps_per_sync
+    self._whole, self._sync = whole_batch_prefill, steps_per_sync
     self._widths = tuple(sorted(prefill_widths))
     self.params = StepParams(target=target_params, proposer=proposer_params)
     make_state = functools.partial(
@@ -127,7 +128,7 @@ class Engine:
     )
     self._running: list[Running | None] = [None] * slots
     self._released: set[int] = set()
-    self._busy = False
+    self._busy, self.leaving = False, 0
 
   def warmup(self) -> None:
     """Compiles every program, so that no request waits for it.
@@ -387,6 +388,7 @@ class Engine:
           del decoding[slot]
           self._running[slot] = None
           self._released.add(slot)
+          self.leaving = slot
           yield row.completion()
 
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import jax
 
+from specjax.cache import is_cache
 from specjax.engine import placing, programs, sizes
 from specjax.models.base import Model
 from specjax.proposers.base import Proposer, placement_of
@@ -38,11 +39,11 @@ class Estimate:
 
   Attributes:
     target_weights: the target's parameters.
-    draft_weights: the draft model's parameters.
+    draft_weights: the parameters of what drafts, if they are not the target's.
     target_cache: the target's keys and values, headroom included.
-    draft_state: the proposer's state: a draft model's keys and values.
+    draft_state: the proposer's state: keys and values of its own.
     step_state: what rows carry beside: history, penalties, settings.
-    verify: logits and probabilities of a pass over C + 1 tokens.
+    verify: logits and probabilities of a pass over C + 1 tokens, and q.
     prefill: a prompt chunk's logits, and the row that it is written to.
     runtime: Python, its libraries and compiled programs, on the host.
   """
@@ -140,8 +141,10 @@ def estimate(
     groups, ways = places.groups, placement.ways(axes.ROWS)
   rows = -(-slots // ways)  # of one device
   wide = _WIDE_ARRAYS * (proposer.lookahead + 1) + proposer.lookahead
-  # A draft model's own chunk has logits, too.
-  chunks = 2 if draft_shapes else 1
+  drafted = proposer.lookahead * _reduced(proposer) * _F32 * copies
+  # The chunk of whoever has keys and values of its own has logits, too.
+  nodes = jax.tree.leaves(state.draft, is_leaf=is_cache)
+  chunks = 2 if any(map(is_cache, nodes)) else 1
   filled = rows if whole_batch_prefill else -(-groups // ways)
   logits = chunks * filled * max(prefill_widths) * row
   # A chunk of one row takes the row out of the batch and puts it back.
@@ -154,10 +157,19 @@ def estimate(
     target_cache=cache,
     draft_state=draft,
     step_state=step,
-    verify=rows * wide * row + copies * _gathered(target),
+    verify=rows * (wide * row + drafted) + copies * _gathered(target),
     prefill=logits + taken,
     runtime=RUNTIME_BYTES if on_host else 0,
   )
+
+
+def _reduced(proposer: Proposer) -> int:
+  """Vd of a proposer that drafts some of the ids alone, else 0.
+
+  Its q is drawn on them before it is spread over the target's.
+  """
+  model = getattr(proposer, "model", None)
+  return model.draft_vocab if getattr(model, "is_reduced", False) else 0
 
 
 def _gathered(model: Model) -> int:

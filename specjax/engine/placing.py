@@ -150,7 +150,8 @@ def _penalties(penalties, placement: Placement):
 
 def _proposer_params(proposer, params, whole) -> Any:
   model = getattr(proposer, "model", None)
-  if placement_of(model) is not None:
+  # One that drafts with the target's own parameters has none.
+  if params and placement_of(model) is not None:
     return tuple(model.shardings)
   return jax.tree.map(lambda _: whole, params)
 

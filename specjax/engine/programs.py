@@ -311,7 +311,8 @@ def compile_programs(
     copy=jit(copy, "state", "whole", "whole"),
     prefill={width: one(width) for width in widths},
     speculate=step(proposer),
-    plain=step(NoProposer(proposer)),
+    # One that never drafts may still look at what is committed.
+    plain=step(NoProposer(proposer) if proposer.lookahead else proposer),
   )
 
 

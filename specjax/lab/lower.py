@@ -12,14 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax.cache import BLOCK
 from specjax.engine import loop, placing, programs
+from specjax.lab.drafting import PROPOSERS, Drafting
 from specjax.lab.strategy import Strategy
 from specjax.lab.topology import Topology, devices
 from specjax.models import decoder, padding
+from specjax.models.attend import TPU_BLOCK
 from specjax.models.config import DecoderConfig
-from specjax.proposers.draft_model import DraftModel
-from specjax.proposers.none import NoProposer
 from specjax.sharding import axes
 from specjax.sharding import mesh as mesh_lib
 from specjax.sharding import rules as rules_lib
@@ -47,7 +46,8 @@ class Pair:
   """A target and its draft, before anything is split.
 
   Attributes:
-    target: its sizes. draft: None decodes plainly.
+    target: its sizes. draft: those of its draft model, if it has one.
+    ngram: the shortest and the longest match of `Ngram`.
     dtype: of weights and caches.
     scan_layers, pad_heads: as `specjax.load` takes them.
     verifier: of the drafts.
@@ -56,6 +56,7 @@ class Pair:
 
   target: DecoderConfig
   draft: DecoderConfig | None = None
+  ngram: tuple[int, int] = (2, 4)
   dtype: str = "bfloat16"
   scan_layers: bool = True
   pad_heads: bool = False
@@ -69,6 +70,7 @@ class Case:
 
   Attributes:
     topology: the slice. strategy: how the pair is split over it.
+    proposer: who drafts; one of `drafting.PROPOSERS`.
     batch: B, rows at once.
     lookahead: C; 0 decodes plainly.
     context: the most tokens a row may have.
@@ -77,6 +79,7 @@ class Case:
 
   topology: Topology
   strategy: Strategy
+  proposer: str
   batch: int
   lookahead: int
   context: int
@@ -94,8 +97,7 @@ class Step:
       model passes over them, live keys and values once a pass.
     blocks: by model ("draft", "verify"), how many blocks of the cache a pass
       attends to, the mean over layers.
-    drafts: how often the drafting loop runs: the first draft is drawn from
-      what the committed block's pass predicted.
+    drafts: how often the drafting loop runs.
   """
 
   lowered: Any
@@ -129,22 +131,27 @@ def step(pair: Pair, case: Case) -> Step:
     ValueError: the pair cannot be split so; says what does not divide.
     ImportError: the TPU compiler is not installed.
   """
-  mesh = mesh_lib.make(
-    case.strategy.shape(case.topology.chips), devices(case.topology)
+  mesh = _mesh(case)
+  target = _model(
+    pair,
+    pair.target,
+    who="target",
+    strategy=case.strategy.target,
+    case=case,
+    mesh=mesh,
   )
-  target = _model(pair, pair.target, "target", case.strategy.target, case, mesh)
-  proposer, shapes = NoProposer(), ()
-  if pair.draft is not None:
-    draft = _model(pair, pair.draft, "draft", case.strategy.draft, case, mesh)
-    proposer = DraftModel(
-      model=draft,
-      # A plain step's caches are those of an engine that may draft.
-      lookahead=max(case.lookahead, 1),
-      vocab_size=target.vocab_size,
-    )
-    shapes = draft.shapes
+  build = functools.partial(
+    _model,
+    pair,
+    who="draft",
+    strategy=case.strategy.draft,
+    case=case,
+    mesh=mesh,
+  )
+  drafting = PROPOSERS[case.proposer](pair, case, target, build)
+  proposer = drafting.proposer
   placing.check(target, proposer, case.batch)
-  params = StepParams(target=target.shapes, proposer=shapes)
+  params = StepParams(target=target.shapes, proposer=drafting.shapes)
   make_state = functools.partial(
     programs.initial_state,
     target,
@@ -166,19 +173,31 @@ def step(pair: Pair, case: Case) -> Step:
     places=places,
   )
   blocks = {"verify": _blocks(target, state.cache, case)}
-  if pair.draft is not None:
-    blocks["draft"] = _blocks(proposer.model, state.draft.cache, case)
+  if hasattr(state.draft, "cache"):
+    blocks["draft"] = _blocks(drafting.model, state.draft.cache, case)
   run = made.speculate if case.lookahead else made.plain
   return Step(
     lowered=run.lower(params, state),
     held=_held(params, state, places),
-    ideal=_ideal(target, proposer, params, state, places, case),
+    ideal=_ideal(target, drafting, params, state, places, case),
     blocks=blocks,
-    drafts=max(case.lookahead - 1, 0),
+    drafts=drafting.trips,
   )
 
 
-def _model(pair, config, who, strategy, case, mesh) -> decoder.Model:
+def _mesh(case: Case) -> jax.sharding.Mesh:
+  shape = case.strategy.shape(case.topology.sides)
+  try:
+    return mesh_lib.make(shape, devices(case.topology))
+  except NotImplementedError:  # jax's word for it
+    sizes = " x ".join(map(str, shape.values()))
+    raise ValueError(
+      f"strategy {case.strategy}: a mesh of {sizes} has axes that are no whole"
+      f" sides of {case.topology}; give sizes that are products of its sides"
+    ) from None
+
+
+def _model(pair, config, *, who, strategy, case, mesh) -> decoder.Model:
   rules = rules_lib.find(strategy).with_caches(case.strategy.caches)
   placement = Placement(mesh, rules)
   if pair.pad_heads:
@@ -210,7 +229,7 @@ def _blocks(model: decoder.Model, cache, case: Case) -> float:
   windows = model.config.windows or (0,)
   counts = [
     # A window rarely begins where a block does.
-    math.ceil(seen / BLOCK) + (0 < window <= seen < case.live)
+    math.ceil(seen / TPU_BLOCK) + (0 < window <= seen < case.live)
     for seen, window in zip(_seen(model, cache, case), windows, strict=True)
   ]
   return sum(counts) / len(counts)
@@ -235,7 +254,9 @@ def _stacks(cache, place) -> int:
   return placing.part_bytes((cache.k, cache.v), (place.k, place.v))
 
 
-def _ideal(target, proposer, params, state, places, case: Case):
+def _ideal(
+  target, drafting: Drafting, params, state, places, case: Case
+) -> dict[str, float]:
   """See `Step`; tables that are looked up, not read, do not count."""
 
   def weights(model, shapes, shardings):
@@ -262,12 +283,13 @@ def _ideal(target, proposer, params, state, places, case: Case):
     "draft_cache": 0.0,
     "other": 0.0,
   }
-  if isinstance(proposer, DraftModel):
-    draft, passes = proposer.model, case.lookahead
+  if drafting.model is not None:
+    draft, passes = drafting.model, drafting.passes
     found["draft_weights"] = passes * weights(
       draft, params.proposer, places.params.proposer
     )
-    found["draft_cache"] = passes * live(
-      draft, state.draft.cache, places.state.draft.cache
-    )
+    if hasattr(state.draft, "cache"):
+      found["draft_cache"] = passes * live(
+        draft, state.draft.cache, places.state.draft.cache
+      )
   return found

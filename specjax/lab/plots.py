@@ -58,8 +58,8 @@ def draw(rows: Sequence[Row], path: str | os.PathLike) -> None:
 
 def _name(row: Row) -> str:
   return (
-    f"{row.topology} {row.strategy} B {row.batch} C {row.lookahead}"
-    f" {row.context}"
+    f"{row.topology} {row.strategy} {row.proposer} B {row.batch}"
+    f" C {row.lookahead} {row.context}"
   )
 
 
@@ -129,7 +129,9 @@ def _trade_off(axes, rows: Sequence[Row]) -> None:
     (row.bound_ms, sum(size for _, size in row.collectives.values()) / 1e6)
     for row in rows
   ]
-  case = lambda row: (row.config, row.batch, row.lookahead, row.context)
+  case = lambda row: (
+    row.config, row.proposer, row.batch, row.lookahead, row.context
+  )  # fmt: skip
   for row, (x, y) in zip(rows, points, strict=True):
     axes.plot(x, y, "o", color="tab:blue", markersize=4)
     axes.annotate(_name(row), (x, y), fontsize=6)

@@ -11,8 +11,16 @@ def flops(computation: Computation, instruction: Instruction) -> float:
 
   On TPU every product is a convolution. Batched ones get a spatial dimension
   that is dilated so that each output meets one input: what it multiplies with
-  zeros is not counted.
+  zeros is not counted. One with a single row is no convolution but a sum of
+  products.
   """
+  if instruction.opcode == "reduce":
+    made = computation.operand(instruction, 0)
+    while made.opcode in ("convert", "bitcast", "copy"):
+      made = computation.operand(made, 0)
+    if made.opcode != "multiply":
+      return 0.0
+    return 2.0 * math.prod(made.shape.dims)
   if instruction.opcode == "dot":
     left = computation.operand(instruction, 0).shape
     dims = re.search(r"lhs_contracting_dims=\{([0-9,]*)\}", instruction.text)

@@ -30,7 +30,8 @@ class Row:
 
   Attributes:
     config: whose pair it is.
-    topology, strategy, batch, lookahead, context, live: see `lower.Case`.
+    topology, strategy, proposer, batch, lookahead, context, live: see
+      `lower.Case`.
     chips: of the slice.
     fits: whether it compiled. refused: why it cannot be split so, or None.
     usable_bytes: what a program may have of the chip's memory.
@@ -41,7 +42,7 @@ class Row:
     cache_leaves, cache_leaves_aliased: arrays of keys or values, and how many
       of them are updated in place.
     hbm_traffic_bytes: between memory and chip; traffic: by part.
-    ideal_traffic_bytes: target weights once, draft weights C times, live
+    ideal_traffic_bytes: target weights once, a draft's weights C times, live
       caches once a pass; ideal: by part.
     held: bytes of arguments by part, without the padding of layouts.
     traffic_ms, flops_ms: what traffic and products take at the chip's
@@ -56,6 +57,7 @@ class Row:
   topology: str
   chips: int
   strategy: str
+  proposer: str
   batch: int
   lookahead: int
   context: int
@@ -112,6 +114,7 @@ def row(pair: lower.Pair, case: lower.Case, config: str = "") -> Row:
     topology=str(case.topology),
     chips=case.topology.chips,
     strategy=str(case.strategy),
+    proposer=case.proposer,
     batch=case.batch,
     lookahead=case.lookahead,
     context=case.context,

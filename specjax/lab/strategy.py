@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 
 from specjax.sharding import rules
 from specjax.sharding.axes import DATA, MODEL
@@ -35,12 +36,13 @@ class Strategy:
       text += f"+{self.caches}"
     return text + (f"@{self.mesh[0]}x{self.mesh[1]}" if self.mesh else "")
 
-  def shape(self, chips: int) -> dict[str, int]:
-    """The mesh over so many chips.
+  def shape(self, sides: Sequence[int]) -> dict[str, int]:
+    """The mesh over a slice of so many chips along each side.
 
     Raises:
       ValueError: the one that was asked for has another number.
     """
+    chips = math.prod(sides)
     if self.mesh is not None:
       if math.prod(self.mesh) != chips:
         raise ValueError(
@@ -52,9 +54,18 @@ class Strategy:
     if self.target == "replicated":
       data = chips
     elif self.target in ("tensor2d", "fsdp"):
-      # The squarest: what the two axes carry is least where they are alike.
-      data = max(n for n in range(1, math.isqrt(chips) + 1) if chips % n == 0)
+      # The squarest whose axes are whole sides of the slice: what the two carry
+      # is least where they are alike.
+      data = max(n for n in _products(sides) if n * n <= chips)
     return {DATA: data, MODEL: chips // data}
+
+
+def _products(sides: Sequence[int]) -> set[int]:
+  """What some of the sides make together."""
+  found = {1}
+  for side in sides:
+    found |= {one * side for one in found}
+  return found
 
 
 def parse(text: str) -> Strategy:

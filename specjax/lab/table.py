@@ -12,8 +12,8 @@ CAVEATS = (
   " bfloat16 peak. What collectives, small operations and waiting take comes on"
   " top.",
   "Loops are counted; of a condition, its dearest branch (rows that sample,"
-  " with every filter). ideal: target weights once, draft weights C times, live"
-  " caches once a pass.",
+  " with every filter). ideal: target weights once, a draft's weights C times,"
+  " live caches once a pass.",
   "talk: collectives (those of sampling apart), their number and the bytes that"
   " one chip gives or gets.",
 )
@@ -40,20 +40,20 @@ def _caveats() -> list[str]:
 
 
 _HEAD = (
-  "topology", "strategy", "B", "C", "context", "live", "fits", "args", "temp",
-  "in place", "caches", "traffic", "of ideal", "traffic", "flops", "talk",
-  "sampling", "compile",
+  "topology", "strategy", "proposer", "B", "C", "context", "live", "fits",
+  "args", "temp", "in place", "caches", "traffic", "of ideal", "traffic",
+  "flops", "talk", "sampling", "compile",
 )  # fmt: skip
 _UNITS = (
-  "", "", "", "", "", "", "", "GB", "MB", "GB", "in place", "GB", "x", "ms",
+  "", "", "", "", "", "", "", "", "GB", "MB", "GB", "in place", "GB", "x", "ms",
   "ms", "n  MB", "n  MB", "s",
 )  # fmt: skip
 
 
 def _cells(row: Row) -> tuple[str, ...]:
   begin = (
-    row.topology, row.strategy, str(row.batch), str(row.lookahead),
-    str(row.context), str(row.live),
+    row.topology, row.strategy, row.proposer, str(row.batch),
+    str(row.lookahead), str(row.context), str(row.live),
   )  # fmt: skip
   if row.refused:
     return (*begin, "refused")
@@ -96,18 +96,20 @@ def _curves(rows: Sequence[Row]) -> list[tuple[str, ...]]:
   """Speed-ups of the rows whose plain row is there too."""
   found = []
   for row, plain in beside_plain(rows):
-    case = (row.topology, row.strategy, f"B {row.batch}", f"C {row.lookahead}")
+    case = (row.topology, row.strategy, row.proposer, f"B {row.batch}",
+            f"C {row.lookahead}")  # fmt: skip
     ups = (f"{speed_up(plain, row, one):.2f}x" for one in ACCEPTANCES)
     found.append((*case, f"context {row.context}", *ups))
   if not found:
     return []
-  return [("", "", "", "", "", *map(str, ACCEPTANCES)), *found]
+  return [("", "", "", "", "", "", *map(str, ACCEPTANCES)), *found]
 
 
 def beside_plain(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
   """Rows that draft, each with its case at lookahead 0, where both fit."""
   key: Callable = lambda row: (
-    row.config, row.topology, row.strategy, row.batch, row.context, row.live
+    row.config, row.topology, row.strategy, row.proposer, row.batch,
+    row.context, row.live
   )  # fmt: skip
   plain = {key(row): row for row in rows if row.fits and not row.lookahead}
   return [
@@ -120,12 +122,12 @@ def beside_plain(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 def against(rows: Sequence[Row], others: Sequence[Row]) -> str:
   """Two configs' rows of the same cases, side by side."""
   names = [some[0].config for some in (rows, others)]
-  head = ("topology", "strategy", "B", "C", "context", "args GB", "traffic GB",
-          "bound ms", "collectives MB")  # fmt: skip
+  head = ("topology", "strategy", "proposer", "B", "C", "context", "args GB",
+          "traffic GB", "bound ms", "collectives MB")  # fmt: skip
   lines = [head]
   for one, other in zip(rows, others, strict=True):
-    case = (one.topology, one.strategy, str(one.batch), str(one.lookahead),
-            str(one.context))  # fmt: skip
+    case = (one.topology, one.strategy, one.proposer, str(one.batch),
+            str(one.lookahead), str(one.context))  # fmt: skip
     pairs = [
       " | ".join(_figure(row, figure) for row in (one, other))
       for figure in _FIGURES
@@ -148,18 +150,21 @@ def _figure(row: Row, figure: Callable[[Row], float]) -> str:
   return "refused" if row.refused else "no room"
 
 
+_NAMES = 3  # columns of a slice, a strategy and a proposer
+
+
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
   """Columns side by side, names to the left and numbers to the right."""
   # A row that ends early says something long there; it widens no column.
   full = [row for row in rows if len(row) == max(map(len, rows))]
   widths = [max(map(len, column)) for column in zip(*full, strict=True)]
   for row in rows:
-    for index in range(2):
+    for index in range(_NAMES):
       widths[index] = max(widths[index], len(row[index]))
   lines = []
   for row in rows:
     cells = [
-      cell.ljust(width) if index < 2 else cell.rjust(width)
+      cell.ljust(width) if index < _NAMES else cell.rjust(width)
       for index, (cell, width) in enumerate(zip(row, widths, strict=False))
     ]
     lines.append("  ".join(cells).rstrip())

@@ -11,9 +11,11 @@ import importlib.util
 import math
 import os
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+_LOCK = threading.Lock()
 _GIB = 2**30
 _GB = 1e9
 
@@ -127,7 +129,6 @@ def is_installed() -> bool:
   return importlib.util.find_spec("libtpu") is not None
 
 
-@functools.cache
 def devices(topology: Topology) -> tuple[Any, ...]:
   """The devices of a slice, in the order in which a TPU's would be; one a chip.
 
@@ -140,6 +141,12 @@ def devices(topology: Topology) -> tuple[Any, ...]:
       "the lab needs the TPU compiler: pip install 'specjax[lab]' (it needs no"
       " TPU)"
     )
+  with _LOCK:  # The compiler starts but once.
+    return _devices(topology)
+
+
+@functools.cache
+def _devices(topology: Topology) -> tuple[Any, ...]:
   from jax.experimental import topologies
 
   for name, value in _QUIET.items():
@@ -161,14 +168,26 @@ def devices(topology: Topology) -> tuple[Any, ...]:
   return tuple(found)
 
 
+_uncached = {"inside": 0, "before": True}
+
+
 @contextlib.contextmanager
 def uncached() -> Iterator[None]:
-  """No persistent compilation cache inside: times of compiling are real."""
+  """No persistent compilation cache inside: times of compiling are real.
+
+  Threads may be inside together.
+  """
   import jax
 
-  before = jax.config.jax_enable_compilation_cache
-  jax.config.update("jax_enable_compilation_cache", False)
+  with _LOCK:
+    if not _uncached["inside"]:
+      _uncached["before"] = jax.config.jax_enable_compilation_cache
+      jax.config.update("jax_enable_compilation_cache", False)
+    _uncached["inside"] += 1
   try:
     yield
   finally:
-    jax.config.update("jax_enable_compilation_cache", before)
+    with _LOCK:
+      _uncached["inside"] -= 1
+      if not _uncached["inside"]:
+        jax.config.update("jax_enable_compilation_cache", _uncached["before"])

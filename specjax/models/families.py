@@ -258,6 +258,21 @@ FAMILIES: Mapping[str, Family] = {
     features={"qkv_bias": True},
     **_QWEN,
   ),
+  # Qwen 2 with modules beside it that predict further on; see proposers.mtp.
+  "MiMoForCausalLM": Family(
+    keys=_KEYS,
+    defaults={
+      **_DEFAULTS,
+      "num_key_value_heads": 32,
+      "max_position_embeddings": 32_768,
+    },
+    features={"qkv_bias": True},
+    harmless=frozenset({"num_nextn_predict_layers"}),
+    **{
+      **_QWEN,
+      "required": {**_QWEN["required"], "attention_bias": (True, None)},
+    },
+  ),
   "Qwen3ForCausalLM": Family(
     keys=_KEYS,
     defaults={

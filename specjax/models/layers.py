@@ -223,7 +223,8 @@ class Attention(nnx.Module):
       scale=c.attention_scale, softcap=c.attention_softcap, window=window
     )
     if cache is None:
-      return self.o(attend_block(q, k, v, **how)), None
+      mixed = attend_block(q, k, v, positions=positions, **how)
+      return self.o(mixed), None
     if self.placement is None:
       cache = cache.write(layer, k, v)
       return self.o(attend(q, cache, layer, positions, **how)), cache
@@ -303,7 +304,8 @@ class DecoderLayer(nnx.Module):
       cache: with room for the block at its length; None where the block is a
         whole text.
       layer: this layer's index in the cache, static or traced.
-      positions: int32 [B, T], absolute.
+      positions: int32 [B, T], absolute; without a cache, in the text that the
+        token belongs to, see `attend_block`.
       rope: (cos, sin) of this layer's rotation, or None; see `rotate`.
       window: as `attend` takes it.
 

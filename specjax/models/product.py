@@ -1,7 +1,9 @@
 """Products of activations with weights, as each backend does them best."""
 
 import functools
+from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -52,7 +54,8 @@ def products(x: Array, *weights: Array) -> tuple[Array, ...]:
   count = rows.shape[0]
   kernel = _kernel(rows, matrices)
   if kernel is not None:
-    special = functools.partial(cpu_kernel.products, kernel)
+    own = functools.partial(cpu_kernel.products, kernel)
+    special = _with_gradient_of(each(multiply), own)
   elif count == 1 and x.dtype == jnp.bfloat16:
     # XLA's CPU matrix-vector product in bfloat16 takes 10 times as long as a
     # product of two rows.
@@ -68,6 +71,21 @@ def products(x: Array, *weights: Array) -> tuple[Array, ...]:
     out.reshape(*x.shape[:-1], *weight.shape[:-1])
     for out, weight in zip(outs, weights, strict=True)
   )
+
+
+def _with_gradient_of(plain: Callable, special: Callable) -> Callable:
+  """`special`, which has no gradient, with that of `plain`: the same product.
+
+  Training reads more rows at once than the kernel takes; short texts do not.
+  """
+  run = jax.custom_jvp(special)
+
+  def jvp(primals, tangents):
+    _, out = jax.jvp(plain, primals, tangents)
+    return special(*primals), out
+
+  run.defjvp(jvp)
+  return run
 
 
 def _kernel(rows, matrices) -> str | None:

@@ -180,6 +180,14 @@ class Tokenizer:
     """
     return self._encode(self.render_chat(messages), add_special_tokens=False)
 
+  def encode_more(self, text: str) -> list[int]:
+    """Token ids of a text that follows other tokens: without BOS and the like.
+
+    Raises:
+      ValueError: as `encode`.
+    """
+    return self._encode(text, add_special_tokens=False)
+
   def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
     if not isinstance(text, str):
       raise ValueError(f"{self.name}: {text!r} must be a text to be encoded")

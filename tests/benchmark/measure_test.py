@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+import specjax
+from specjax.benchmark import asked as asked_lib
 from specjax.benchmark import (
   differences,
   figures,
@@ -16,7 +18,9 @@ from specjax.benchmark import (
   runs,
 )
 from specjax.benchmark import plan as plan_lib
+from specjax.checkpoints import heads
 from specjax.jobs import prompts
+from tests import heads_made
 from tests.benchmark import tiny
 from tests.benchmark.made import Contestant
 
@@ -289,3 +293,41 @@ def test_sampled_answers_have_a_speedup_and_are_not_compared(folders):
   assert ngram["tokens_equal"] is None
   assert ngram["compiles_after_warmup"] == 0
   json.dumps(got, allow_nan=False)
+
+
+@pytest.mark.long
+def test_one_benchmark_alternates_all_proposers(tmp_path):
+  """Each with what it drafts with and a lookahead of its own."""
+  folder = tiny.folder(tmp_path / "target", layers=2)
+  target = specjax.load(folder)
+  saved = {
+    kind: heads_made.save(tmp_path / kind, target, kind) for kind in heads.KINDS
+  }
+  asked = [
+    f"{kind}:{path}@{2 + n}"
+    for n, (kind, path) in enumerate(saved.items())
+    if kind != "medusa"
+  ]
+  asked += [f"medusa:{saved['medusa']}@2", "layer_skip:1@2", "ngram@6"]
+  got = measure.measure(
+    plan(
+      {"target": folder, "prompts": tiny.prompts(tmp_path / "prompts.jsonl")},
+      runs=("plain", *asked),
+      rounds=1,
+    ),
+    list(prompts.read(tmp_path / "prompts.jsonl")),
+    cache=tmp_path,
+    write=lambda found: None,
+    say=lambda text: None,
+    bandwidth_bytes=2**20,
+  )
+  runs_of = {run["kind"]: run for run in got["runs"]}
+  assert runs_of.keys() == set(asked_lib.KINDS)
+  assert runs_of["medusa"]["name"] == "medusa medusa C=2"
+  assert runs_of["eagle"]["settings"] == {"draft_model": str(saved["eagle"])}
+  assert runs_of["layer_skip"]["settings"] == {"draft_layers": [0]}
+  for kind, run in runs_of.items():
+    assert run["tokens_equal"] == 1 and run["compiles_after_warmup"] == 0
+    if kind != "plain":
+      assert run["draft_cost"] > 0 and run["efficiency"] > 0
+      assert run["bytes_per_step"] >= runs_of["plain"]["bytes_per_step"] * 0.9

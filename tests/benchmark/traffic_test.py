@@ -8,6 +8,13 @@ import pytest
 from specjax.benchmark import traffic
 from specjax.models import config as config_lib
 from specjax.models import decoder
+from specjax.models.heads import eagle, medusa, mtp
+from specjax.proposers.draft_model import DraftModel
+from specjax.proposers.eagle import Eagle
+from specjax.proposers.layer_skip import LayerSkip
+from specjax.proposers.medusa import Medusa
+from specjax.proposers.mtp import Mtp
+from specjax.proposers.ngram import Ngram
 from tests.benchmark.made import answer
 
 
@@ -64,6 +71,52 @@ def test_a_mean_step_reads_the_draft_where_it_drafts():
   cache = traffic.cache_bytes(target, 1)
   mean = own + 1.5 * cache
   assert traffic.step_bytes(target, answers) == mean
+  drafting = traffic.drafting(
+    DraftModel(model=target, lookahead=4, vocab_size=50), target
+  )
   assert traffic.step_bytes(
-    target, answers, draft=target, lookahead=4, wide_share=0.5
+    target, answers, draft=drafting, wide_share=0.5
   ) == pytest.approx(3 * mean)
+
+
+def drafts(kind, **how):
+  """Bytes that one step of four drafts reads, at one live token."""
+  target = model(False)
+  proposer = {
+    "eagle": lambda head: Eagle(model=head, lookahead=4),
+    "medusa": lambda head: Medusa(model=head, lookahead=4),
+    "mtp": lambda head: Mtp(model=head, lookahead=4),
+    "layer_skip": lambda head: LayerSkip(
+      model=target, lookahead=4, vocab_size=50, **how
+    ),
+  }[kind]
+  head = {
+    "eagle": lambda: eagle.build(eagle.small(target.config, **how), target),
+    "mtp": lambda: mtp.build(mtp.small(target.config, **how), target),
+    "medusa": lambda: medusa.build(
+      medusa.MedusaConfig(d_model=16, vocab_size=50, heads=8, **how), target
+    ),
+    "layer_skip": lambda: None,
+  }[kind]()
+  return traffic.drafting(proposer(head), target)(1)
+
+
+def test_heads_read_themselves_their_cache_and_a_table_for_every_draft():
+  # A layer like the target's, less a norm; the table is the target's.
+  block = 128 * 2 * 2 * 4 * 4
+  eagle_1 = 4 * (LAYER - 16 + 16 * 32 + 50 * 16)
+  assert drafts("eagle", fuses=False) == 4 * (eagle_1 + block)
+  modules = 4 * (LAYER + 16 * 32 + 3 * 16 + 50 * 16)
+  assert drafts("mtp") == 4 * (modules + block)
+  less = drafts("mtp") - drafts("mtp", draft_vocab=10)
+  assert less == 4 * 4 * (50 - 10) * 16
+  # Half of the heads, once: each a block and a table.
+  assert drafts("medusa") == 4 * 4 * (16 * 16 + 16 + 50 * 16)
+  shared = 4 * 4 * (16 * 16 + 16) + 4 * 50 * 16
+  assert drafts("medusa", shares=True) == shared
+  some = 4 * (2 * LAYER + 16 + 50 * 16) + 2 * block
+  assert drafts("layer_skip", layers=(0, 2)) == 4 * some
+
+
+def test_what_copies_reads_nothing_that_counts():
+  assert traffic.drafting(Ngram(lookahead=4), model(True)) is None

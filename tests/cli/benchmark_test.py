@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from specjax.benchmark import bandwidth, measure
+from specjax.benchmark import bandwidth, measure, plan
 from specjax.cli import benchmark, benchmark_settings
 from tests.benchmark import tiny
 
@@ -28,6 +28,28 @@ def test_lists_are_taken_apart_and_plain_is_always_there():
   assert s.peer == ("llama_cpp", "transformers")
 
 
+def test_each_run_may_name_what_it_drafts_with_and_how_much():
+  s = parse(
+    "--model=m", "--prompts=p", "--draft_model=d", "--lookahead=4,8",
+    "--runs=ngram,eagle:a/e@3,eagle:f@3,mtp@2,draft_model@2,layer_skip:0+2@5",
+  )  # fmt: skip
+  asked = plan.Plan(
+    model="m", draft_model="d", runs=s.runs, lookahead=s.lookahead
+  )
+  runs = asked.every_run()
+  assert [run.name for run in runs] == [
+    *("plain", "ngram C=4", "ngram C=8", "eagle e C=3", "eagle f C=3"),
+    *("mtp C=2", "draft_model C=2", "layer_skip 0,2 C=5"),
+  ]
+  # What another run needs is not for mtp, which the model may carry.
+  assert [asked.drafts_with(run) for run in runs] == [
+    *(None, None, None, "a/e", "f", None, "d", "0,2"),
+  ]
+  assert asked.widest == 8
+  alone = plan.Plan(model="m", draft_model="d", runs=("mtp",))
+  assert alone.drafts_with(alone.every_run()[1]) == "d"
+
+
 @pytest.mark.parametrize(
   "flags, words",
   [
@@ -42,7 +64,19 @@ def test_lists_are_taken_apart_and_plain_is_always_there():
     ("--model=m --prompts=p --peer=llama_cpp --peer=llama_cpp", "given twice"),
     ("--model=m --prompts=p --rounds=0", "--rounds=0 is out of range"),
     ("--model=m --prompts=p --max_new_tokens=1", "give at least 2"),
-    ("--model=m --prompts=p --runs=draft_model", "needs --draft_model"),
+    ("--model=m --prompts=p --runs=draft_model", "needs --draft_model, or"),
+    ("--model=m --prompts=p --runs=eagle@4", "eagle needs --draft_model, or"),
+    ("--model=m --prompts=p --runs=eagle:@4", "names nothing after the colon"),
+    ("--model=m --prompts=p --runs=ngram:d", "ngram needs no folder"),
+    ("--model=m --prompts=p --runs=plain@4", "plain drafts nothing"),
+    ("--model=m --prompts=p --runs=ngram@0", "'ngram@0' drafts nothing"),
+    ("--model=m --prompts=p --runs=ngram@4,ngram", "one is there twice"),
+    ("--model=m --prompts=p --runs=layer_skip", "needs --draft_layers, or"),
+    ("--model=m --prompts=p --runs=layer_skip:5+2", "as layer_skip:0+1+5"),
+    (
+      "--model=m --prompts=p --runs=eagle,medusa --draft_model=d",
+      "--draft_model=d cannot be for eagle and medusa; say in --runs",
+    ),
     ("--model=m --prompts=p --ngram_min=5", "--ngram_max=4 is out of range"),
     ("--model=m --prompts=p --json=", "--json= is empty"),
     ("--model=m --prompts=p --json=/absent/x", "in no folder that is there"),
@@ -73,7 +107,13 @@ def test_a_wrong_command_line_is_one_line_and_code_2(capsys, flags, words):
     ("--runs=plain --lookahead=5", "--lookahead=5 does nothing without a run"),
     ("--runs=plain --verifier=block", "--verifier=block does nothing"),
     ("--runs=plain --ngram_max=5", "--ngram_max=5 does nothing without ngram"),
-    ("--draft_model=d", "--draft_model=d does nothing without draft_model"),
+    ("--draft_model=d", "--draft_model=d does nothing without a run that"),
+    ("--runs=eagle:e --draft_model=d", "--draft_model=d does nothing without"),
+    (
+      "--runs=ngram@3 --lookahead=4",
+      "does nothing where every run has its own",
+    ),
+    ("--runs=layer_skip:3 --draft_layers=2", "without a run layer_skip that"),
     ("--gguf=f", "--gguf=f does nothing without --peer=llama_cpp"),
     ("--seed=3", "--seed=3 does nothing at temperature 0"),
     ("--sweep=live", "--prompts=p does nothing with --sweep=live"),

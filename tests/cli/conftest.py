@@ -37,6 +37,7 @@ def api(monkeypatch, tmp_path):
 
   fake = types.ModuleType("specjax.api")
   fake.load, fake.Engine, fake.loaded = load, engine, {}
+  fake.load_draft = lambda kind, name, target, **how: load(name, **how)
   fake.cache = None
   # It belongs to the process, and so to all other tests too.
   monkeypatch.setattr(

@@ -45,6 +45,25 @@ def test_settings_reach_the_engine_and_the_request(api):
 
 
 @pytest.mark.parametrize(
+  "flags, options, loaded",
+  [
+    ("eagle --draft_model=d", {}, {"m", "d"}),
+    ("mtp --draft_model=d", {}, {"m", "d"}),
+    ("mtp", {}, {"m", None}),  # of the model's own folder
+    ("layer_skip --draft_layers=8", {"draft_layers": 8}, {"m"}),
+    ("layer_skip --draft_layers=0,2", {"draft_layers": (0, 2)}, {"m"}),
+  ],
+)
+def test_what_drafts_reaches_the_engine(api, flags, options, loaded):
+  flags = f"--model=m --prompt=abc --proposer={flags}".split()
+  assert run(*flags) == 0
+  assert set(api.loaded) == loaded
+  drafts = api.options["draft"]
+  assert (drafts is None) == (len(loaded) == 1)
+  assert api.options["draft_layers"] == options.get("draft_layers")
+
+
+@pytest.mark.parametrize(
   "flags, cache",
   [
     ((), ("enable", None)),

@@ -47,12 +47,60 @@ def test_flags_are_lists():
   "path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.stem
 )
 def test_every_config_of_a_pair_names_its_sizes(path):
-  if path.stem == "smollm2":
-    with pytest.raises(command.UsageError, match="ngram"):
-      lab_settings.read_config("config", str(path))
-    return
+  if "PRESETS" not in path.read_text(encoding="utf-8"):
+    pytest.skip("it has a folder's sizes")
   config = lab_settings.read_config("config", str(path))
   assert config.draft is not None
+
+
+def write_config(folder, **values):
+  """A config of a tiny target, and a draft model if it says so."""
+  presets = values.pop("presets", ("chinchilla_tiny",))
+  lines = [
+    "import ml_collections",
+    f"PRESETS = {presets!r}",
+    "def get_config():",
+    f"  return ml_collections.ConfigDict({values!r})",
+  ]
+  path = folder / "some.py"
+  path.write_text("\n".join(lines), encoding="utf-8")
+  return f"--config={path}"
+
+
+def test_who_drafts_is_the_configs_too(tmp_path):
+  config = write_config(tmp_path, proposer="ngram", ngram_max=3, lookahead=6)
+  asked = parse(config, "--topology=v5e:2x2")
+  assert asked.proposers == ("ngram",) and asked.lookahead == (6,)
+  assert asked.config.draft is None
+  plain = write_config(tmp_path, proposer="none")
+  asked = parse(plain, "--topology=v5e:2x2")
+  assert asked.proposers == ("none",) and asked.lookahead == (0,)
+
+
+def test_proposers_can_be_compared():
+  asked = parse(
+    PAIR, "--topology=v4:2x2x4", "--proposers=none,ngram,draft_model",
+    "--lookahead=0,4",
+  )  # fmt: skip
+  cases = [(case["proposer"], case["lookahead"]) for case in lab._cases(asked)]
+  assert cases == [
+    ("none", 0), ("ngram", 0), ("ngram", 4), ("draft_model", 0),
+    ("draft_model", 4),
+  ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  "flags, says",
+  [
+    (("--proposers=draft_model",), "names no draft model"),
+    (("--proposers=ngram,oracle",), "the lab knows none, ngram, draft_model"),
+    (("--proposers=none", "--lookahead=4"), "drafts nothing; give 0"),
+  ],
+)
+def test_who_cannot_draft_is_refused(tmp_path, flags, says):
+  config = write_config(tmp_path, proposer="ngram")
+  with pytest.raises(command.UsageError, match=says):
+    parse(config, "--topology=v5e:2x2", *flags)
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import json
 import sys
 
 import pytest
@@ -8,6 +9,7 @@ from specjax.jobs import prompts
 
 BASE = ("--model=m", "--prompt=p")
 FILE = ("--model=m", "--prompts=f")
+SKIP = (*BASE, "--proposer=layer_skip")
 
 
 def parse(*flags):
@@ -68,7 +70,7 @@ def test_help_is_asked_for():
     (("--top_k=x",), "--top_k"),
     (("--max_tokens=5",), r"'max_tokens' \(did you mean --max_new_tokens\?\)"),
     (("--zzz=5",), "Unknown command line flag 'zzz'$"),
-    (("--proposer=eagle",), "--proposer=eagle"),
+    (("--proposer=beagle",), "--proposer=beagle"),
     (("--model",), "Missing value for flag --model"),
     (("prompt",), "'prompt' is no flag"),
     (("--config=/absent.py",), "--config"),
@@ -89,7 +91,10 @@ def test_a_wrong_flag_is_one_line(flags, words):
     (("top_k=True",), "config.top_k=True: give a whole number$"),
     (("slots='2'",), "config.slots='2': give a whole number, without quotes$"),
     (("top_p='1'",), "config.top_p='1': give a number, without quotes$"),
-    (("proposer='eagle'",), "'eagle': give one of none, ngram, draft_model$"),
+    (
+      ("proposer='beagle'",),
+      "'beagle': give one of none, ngram, draft_model, ",
+    ),
     (("chat=1",), "config.chat=1: give True or False$"),
     (("model=1",), "config.model=1: give a text$"),
     (("stop=[1]",), "config.stop.*: give a text or a list of texts$"),
@@ -114,7 +119,17 @@ def test_the_config_is_locked(config):
     (("--prompt=p",), "--model is missing"),
     (("--model=m",), "--prompt and --prompts are missing"),
     ((*BASE, "--prompts=f"), "--prompt and --prompts are both given"),
-    ((*BASE, "--proposer=draft_model"), "needs --draft_model"),
+    ((*BASE, "--proposer=draft_model"), "needs --draft_model; name a small"),
+    ((*BASE, "--proposer=eagle"), "needs --draft_model; name an EAGLE head"),
+    ((*BASE, "--proposer=medusa"), "needs --draft_model; name Medusa heads"),
+    ((*BASE, "--proposer=medusa", "--draft_model="), "--draft_model= is empty"),
+    ((*BASE, "--proposer=layer_skip"), "layer_skip needs --draft_layers"),
+    ((*SKIP, "--draft_layers=x"), "--draft_layers=x: give how many of the"),
+    ((*SKIP, "--draft_layers=0"), "--draft_layers=0: give how many of the"),
+    (
+      (*SKIP, "--draft_layers=2,1"),
+      "--draft_layers=2,1: give layers in rising",
+    ),
     ((*BASE, "--lookahead=0", "--proposer=ngram"), "--lookahead=0"),
     ((*BASE, "--temperature=-1"), "--temperature=-1.0"),
     ((*BASE, "--temperature=nan"), "--temperature=nan"),
@@ -173,6 +188,11 @@ def test_what_cannot_be_is_refused_by_name(flags, words):
     ((*BASE, "--verifier=block"), "--verifier=block does nothing"),
     ((*BASE, "--ngram_min=1"), "--ngram_min=1 does nothing"),
     ((*BASE, "--draft_model=d"), "--draft_model=d .*--proposer=none"),
+    ((*BASE, "--draft_layers=8"), "--draft_layers=8 .*--proposer=none"),
+    (
+      (*SKIP, "--draft_layers=8", "--draft_model=d"),
+      "--draft_model=d does nothing with --proposer=layer_skip; leave it out$",
+    ),
     (
       (*BASE, "--draft_model=d", "--proposer=ngram"),
       "--draft_model=d does nothing with --proposer=ngram",
@@ -203,6 +223,10 @@ def test_rule_28_a_flag_that_does_nothing_is_refused(flags, words):
   [
     (*BASE, "--proposer=ngram", "--lookahead=2", "--ngram_max=2"),
     (*BASE, "--proposer=draft_model", "--draft_model=d", "--lookahead=2"),
+    (*BASE, "--proposer=eagle", "--draft_model=d", "--verifier=block"),
+    (*BASE, "--proposer=mtp", "--lookahead=1"),
+    (*BASE, "--proposer=mtp", "--draft_model=d"),
+    (*SKIP, "--draft_layers=0,1,5"),
     (*BASE, "--temperature=1", "--top_k=5", "--seed=0"),
     (*BASE, "--top_k=0", "--nostream", "--slots=1"),
     (*BASE, "--repetition_penalty=1.2", "--logit_bias=1:2", "--n=1"),
@@ -214,6 +238,30 @@ def test_rule_28_a_flag_that_does_nothing_is_refused(flags, words):
 )
 def test_what_does_something_passes(flags):
   check(*flags)
+
+
+@pytest.mark.parametrize(
+  "content, kind",
+  [
+    ({"specjax_proposer": {"kind": "mtp"}}, "mtp"),
+    ({"specjax_embeddings": "target"}, "draft_model"),
+    ({"medusa_num_heads": 3}, "medusa"),
+    ({"architectures": ["LlamaForCausalLM"], "draft_vocab_size": 9}, "eagle"),
+    ({"architectures": ["Qwen2ForCausalLM"]}, "draft_model"),
+  ],
+)
+def test_a_draft_folder_that_says_what_it_is_is_taken_at_its_word(
+  tmp_path, content, kind
+):
+  (tmp_path / "config.json").write_text(json.dumps(content))
+  folder = f"--draft_model={tmp_path}"
+  check(*BASE, folder, f"--proposer={kind}")
+  with pytest.raises(command.UsageError, match=f"or give --proposer={kind}$"):
+    check(*BASE, folder)
+  other = "medusa" if kind == "eagle" else "eagle"
+  words = f"what --proposer={kind} drafts with, not --proposer={other}; give"
+  with pytest.raises(command.UsageError, match=words):
+    check(*BASE, folder, f"--proposer={other}")
 
 
 def row(messages=None, **settings):

@@ -11,7 +11,11 @@ import specjax
 from specjax.engine import memory, programs
 from specjax.models import config as config_lib
 from specjax.models import decoder
+from specjax.models.heads import eagle, mtp
 from specjax.proposers.draft_model import DraftModel
+from specjax.proposers.eagle import Eagle
+from specjax.proposers.layer_skip import LayerSkip
+from specjax.proposers.mtp import Mtp
 from specjax.proposers.ngram import Ngram
 from specjax.proposers.none import NoProposer
 from tests import api_test
@@ -98,6 +102,31 @@ def test_rule_29_draft_memory_and_logits_of_c_plus_1_are_counted():
   assert drafted.verify == ngram.verify
   assert drafted.prefill > ngram.prefill
   assert drafted.total - ngram.total > drafted.draft_weights + stacks
+
+
+def test_rule_29_heads_their_caches_and_their_own_logits_are_counted():
+  """Of what borrows the target's ends, only what is its own."""
+  reduced = 16_000
+  sizes = dict(fuses=True, draft_vocab=reduced)
+  head = eagle.build(eagle.small(LARGE.config, **sizes), LARGE)
+  found = estimate(Eagle(model=head, lookahead=7), head.shapes)
+  own = sum(math.prod(spec.shape) for spec in head.shapes)
+  assert found.draft_weights == 4 * own > 4 * reduced * 4096
+  cache = jax.eval_shape(functools.partial(head.init_cache, 4, 1024 + 128))
+  stacks = sum(math.prod(leaf.shape) * 4 for leaf in (cache.k, cache.v))
+  assert found.draft_state >= stacks + 4 * 4 * reduced
+  # q on the ids that are drafted, before it is spread over all.
+  ngram = estimate(Ngram(lookahead=7))
+  assert found.verify == ngram.verify + 4 * 4 * 7 * reduced
+  modules = mtp.build(mtp.small(LARGE.config, depths=2), LARGE)
+  twice = estimate(Mtp(model=modules, lookahead=7), modules.shapes)
+  assert twice.draft_state >= 2 * stacks
+  # Some of the target's own layers have no weights beside.
+  skip = dict(model=LARGE, lookahead=7, vocab_size=128_000)
+  prefix = estimate(LayerSkip(layers=(0, 1), **skip))
+  assert prefix.draft_weights == prefix.draft_state == 0
+  subset = estimate(LayerSkip(layers=(0, 2), **skip))
+  assert subset.draft_weights == 0 and subset.draft_state >= 2 * stacks
 
 
 def test_a_bfloat16_model_takes_half():

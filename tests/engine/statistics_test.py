@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 from specjax import sampling
-from specjax.proposers import draft_model
+from specjax.proposers import draft_model, drawing
 from specjax.verifiers.block import Block
 from specjax.verifiers.rejection import Rejection
 from tests import exact
@@ -136,7 +136,7 @@ def test_sees_q_from_before_the_filters(monkeypatch):
     return sampling.race(kept, noise)
 
   pieces = {**vars(sampling), "probs": probs, "race": race}
-  monkeypatch.setattr(draft_model, "sampling", types.SimpleNamespace(**pieces))
+  monkeypatch.setattr(drawing, "sampling", types.SimpleNamespace(**pieces))
   tokens, _ = p_values_of(make_engine("draft_model"), "draft_model")
   assert tokens < REJECTED
 

@@ -65,6 +65,12 @@ def test_a_scan_of_products_reads_every_weight_once():
   assert not total.collectives
 
 
+def test_a_product_of_one_row_counts_too():
+  """On TPU it is a sum of products, and no convolution."""
+  total = counted(product, (shape(1, WIDTH), shape(WIDTH, WIDTH)), (P(), P()))
+  assert total.flops == pytest.approx(2 * WIDTH**2, rel=0.02)
+
+
 BLOCK, BLOCKS = 128, 64
 
 

@@ -36,6 +36,7 @@ def case(where="v5e:2x2", how="tensor", **others):
   made = lower.Case(
     topology=topology.parse(where),
     strategy=strategy.parse(how),
+    proposer="draft_model",
     batch=2,
     lookahead=4,
     context=512,

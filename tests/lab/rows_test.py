@@ -7,7 +7,16 @@ import pathlib
 
 import pytest
 
-from specjax.lab import lower, program, rows, strategy, table, topology
+from specjax.cli import lab_settings
+from specjax.lab import (
+  drafting,
+  lower,
+  program,
+  rows,
+  strategy,
+  table,
+  topology,
+)
 
 _PATH = pathlib.Path(__file__).parent / "pairs.py"
 _SPEC = importlib.util.spec_from_file_location("lab_pairs", _PATH)
@@ -49,6 +58,10 @@ def test_what_does_not_fit_says_by_how_much():
   assert "GB short" in table.table([row])
 
 
+def test_the_command_line_knows_the_proposers_that_the_lab_can_build():
+  assert lab_settings.PROPOSERS == tuple(drafting.PROPOSERS)
+
+
 @needs_compiler
 def test_what_cannot_be_split_so_says_why():
   row = of("v5e:2x4", "tensor@8x1")
@@ -61,9 +74,9 @@ def test_what_cannot_be_split_so_says_why():
 def test_unrolled_and_scanned_layers_move_the_same():
   unrolled = dataclasses.replace(pairs.PAIR, scan_layers=False)
   one, other = of("v5e:2x2"), of("v5e:2x2", pair=unrolled)
-  # Not the draft's weights: 19 MB a chip, which unrolled are read once and then
-  # stay in the chip's fast memory.
-  for part in ("target_weights", "target_cache", "draft_cache"):
+  # Not the draft's, 22 MB a chip with its cache: unrolled, they are read once
+  # and then stay in the chip's fast memory.
+  for part in ("target_weights", "target_cache"):
     assert one.traffic[part] == pytest.approx(other.traffic[part], rel=0.05)
   assert one.flops == pytest.approx(other.flops, rel=0.05)
 
@@ -76,6 +89,33 @@ def test_a_replicated_draft_is_read_whole_on_every_chip():
   extra = whole.ideal["draft_weights"] - split.ideal["draft_weights"]
   assert extra == pytest.approx(3 * split.ideal["draft_weights"], rel=0.02)
   assert whole.hbm_traffic_bytes > split.hbm_traffic_bytes
+
+
+@pytest.mark.long
+@needs_compiler
+def test_caches_that_are_split_by_positions_stay_where_they_lie():
+  """XLA would bring all of them into another layout and back, every step."""
+  row = of("v5e:2x2", "tensor+sequence", batch=8)
+  assert row.cache_leaves == row.cache_leaves_aliased == 4
+  for part in ("target_cache", "draft_cache"):
+    assert row.traffic[part] == pytest.approx(row.ideal[part], rel=0.1)
+  assert row.temp_bytes < 0.5 * row.cache_bytes
+
+
+@pytest.mark.long
+@needs_compiler
+def test_what_drafts_without_a_model_reads_the_target_alone():
+  row = of("v5e:2x2", proposer="ngram")
+  assert row.fits and row.cache_leaves == row.cache_leaves_aliased == 2
+  assert row.held["draft_weights"] == row.traffic["draft_weights"] == 0
+  assert row.traffic["target_weights"] == pytest.approx(
+    row.ideal["target_weights"], rel=0.03
+  )
+  plain = of("v5e:2x2", proposer="none", lookahead=0)
+  assert plain.fits and plain.held == {**row.held, "other": plain.held["other"]}
+  # A pass of C + 1 makes more of what it reads, and reads no more.
+  assert row.flops > 3 * plain.flops
+  assert row.hbm_traffic_bytes < 1.1 * plain.hbm_traffic_bytes
 
 
 @pytest.mark.long
@@ -115,9 +155,9 @@ def test_a_complaint_of_another_kind_is_passed_on():
 
 def fake(lookahead, bound):
   return rows.Row(
-    config="c", topology="v4:2x2x4", chips=16, strategy="tensor", batch=1,
-    lookahead=lookahead, context=2048, live=2048, fits=True, usable_bytes=1,
-    traffic_ms=bound, flops_ms=bound / 10,
+    config="c", topology="v4:2x2x4", chips=16, strategy="tensor",
+    proposer="draft_model", batch=1, lookahead=lookahead, context=2048,
+    live=2048, fits=True, usable_bytes=1, traffic_ms=bound, flops_ms=bound / 10,
   )  # fmt: skip
 
 
@@ -139,20 +179,23 @@ def test_arrays_take_the_bytes_of_their_tiles():
 
 
 @pytest.mark.parametrize(
-  "text, chips, data, model",
+  "text, sides, data, model",
   [
-    ("tensor", 16, 1, 16),
-    ("tensor/replicated", 16, 1, 16),
-    ("tensor2d", 16, 4, 4),
-    ("fsdp", 8, 2, 4),
-    ("replicated", 8, 8, 1),
-    ("tensor+rows@2x8", 16, 2, 8),
+    ("tensor", (2, 2, 4), 1, 16),
+    ("tensor/replicated", (2, 2, 4), 1, 16),
+    ("tensor2d", (2, 2, 4), 4, 4),
+    ("tensor2d", (2, 4, 4), 4, 8),
+    # Not 8 x 8: an axis of a mesh is some whole sides of the slice.
+    ("tensor2d", (4, 4, 4), 4, 16),
+    ("fsdp", (2, 4), 2, 4),
+    ("replicated", (2, 4), 8, 1),
+    ("tensor+rows@2x8", (4, 4), 2, 8),
   ],
 )
-def test_a_strategy_in_a_word(text, chips, data, model):
+def test_a_strategy_in_a_word(text, sides, data, model):
   made = strategy.parse(text)
   assert str(made) == text
-  assert made.shape(chips) == {"data": data, "model": model}
+  assert made.shape(sides) == {"data": data, "model": model}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +214,13 @@ def test_a_wrong_strategy_is_named(text, says):
 
 def test_a_mesh_of_another_size_is_refused():
   with pytest.raises(ValueError, match="16 chips, and the slice has 8"):
-    strategy.parse("tensor@4x4").shape(8)
+    strategy.parse("tensor@4x4").shape((2, 4))
+
+
+@needs_compiler
+def test_a_mesh_that_lies_across_the_sides_is_a_row_too():
+  row = of("v4:4x4x4", "tensor@8x8", batch=8)
+  assert "8 x 8 has axes that are no whole sides of v4:4x4x4" in row.refused
 
 
 @pytest.mark.parametrize(

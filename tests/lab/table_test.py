@@ -15,6 +15,7 @@ PLAIN = Row(
   topology="v4:2x2x4",
   chips=16,
   strategy="tensor",
+  proposer="draft_model",
   batch=1,
   lookahead=0,
   context=2048,
@@ -53,7 +54,7 @@ def test_the_table_has_a_line_a_row_with_what_it_is_not():
   assert "1.05" in text  # of the ideal
   assert "160  13.00" in text and "4 of 4" in text
   assert "no, 5.00 GB short" in text
-  assert "x: odd" in text
+  assert "x: odd" in text and "draft_model" in text
   assert "measured latency" in " ".join(text.split())
 
 
@@ -64,8 +65,11 @@ def test_speed_ups_stand_below_where_there_is_a_plain_row():
   assert f"{tokens * 7.0 / 8.75:.2f}x" in text
 
 
-def test_a_plain_row_of_another_case_is_none():
-  other = dataclasses.replace(PLAIN, context=4096)
+@pytest.mark.parametrize(
+  "field, value", [("context", 4096), ("proposer", "ngram")]
+)
+def test_a_plain_row_of_another_case_is_none(field, value):
+  other = dataclasses.replace(PLAIN, **{field: value})
   assert table.beside_plain([other, DRAFTS]) == []
   assert table.beside_plain([PLAIN, DRAFTS]) == [(DRAFTS, PLAIN)]
 

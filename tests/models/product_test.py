@@ -56,3 +56,27 @@ def test_other_backends_get_one_plain_product():
   text = traced.lower(lowering_platforms=("tpu",)).as_text()
   assert text.count("dot_general") == 1
   assert "tensor<5x64xf32>, tensor<512x64xf32>" in text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_few_rows_have_the_gradient_of_many(rows, dtype):
+  rng = np.random.default_rng(0)
+  weight = jnp.asarray(rng.normal(size=(50, 33)), dtype)
+  x = jnp.asarray(rng.normal(size=(rows, 33)), dtype)
+
+  def of(x, weight):
+    return jnp.sum(jnp.sin(product_lib.product(x, weight)))
+
+  few = jax.jit(jax.grad(of, argnums=(0, 1)))(x, weight)
+  padded = jnp.concatenate([x, jnp.zeros((64, 33), dtype)])  # sin(0) is flat
+  many = jax.jit(jax.grad(of, argnums=(0, 1)))(padded, weight)
+  close = dict(rtol=2e-2, atol=2e-2 if dtype == "bfloat16" else 1e-4)
+  np.testing.assert_allclose(
+    np.asarray(few[0], np.float32),
+    np.asarray(many[0][:rows], np.float32),
+    **close,
+  )
+  np.testing.assert_allclose(
+    np.asarray(few[1], np.float32), np.asarray(many[1], np.float32), **close
+  )

@@ -1,0 +1,1 @@
+"""Heads: small modules that draft from a target's own hidden states."""

@@ -1,0 +1,108 @@
+"""A target's ends, which its heads share: embedding, final norm and logits."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from specjax.models import decoder, placed
+from specjax.models.config import DecoderConfig
+from specjax.models.heads import module
+from specjax.models.layers import make_norm
+from specjax.models.lookup import lookup
+from specjax.models.product import product
+from specjax.sharding import axes
+from specjax.sharding.placement import Placement, constrain
+from specjax.types import Array, Params
+
+
+class _Norm(nnx.Module):
+  def __init__(self, config: DecoderConfig, dtype):
+    self.norm = make_norm(config, dtype)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ends:
+  """Reads a target's embedding, norm and head from its own parameters.
+
+  Attributes:
+    config: the target's.
+    dtype: of its parameters.
+    placement: how it is split over a mesh, or None.
+    embedding, head: the places of both tables in the target's parameters; one
+      and the same where they are tied.
+  """
+
+  config: DecoderConfig
+  dtype: Any
+  placement: Placement | None
+  embedding: int
+  head: int
+  _norm: module.Head = dataclasses.field(repr=False)
+  _norms: tuple[int, ...] = dataclasses.field(repr=False)
+
+  def embed(self, target_params: Params, tokens: Array) -> Array:
+    """What the target's first layer would read, [B, T, D] of [B, T]."""
+    table = target_params[self.embedding]
+    table = constrain(self.placement, table, (axes.VOCAB, axes.EMBED))
+    x = lookup(table, tokens)
+    x = constrain(self.placement, x, (axes.ROWS, None, axes.EMBED))
+    if self.config.embed_scale is not None:
+      x = x * jnp.asarray(self.config.embed_scale, x.dtype)
+    return x
+
+  def norm(self, target_params: Params, x: Array) -> Array:
+    """The target's final norm of x [..., D]."""
+    own = tuple(target_params[index] for index in self._norms)
+    return self._norm.merge(own).norm(x)
+
+  def logits(self, target_params: Params, x: Array) -> Array:
+    """What the target's head makes of a normed x [B, T, D]: [B, T, V]."""
+    weight = target_params[self.head]
+    if self.placement is None:
+      return self.capped(product(x, weight))
+    weight = self.placement.constrain(weight, (axes.VOCAB, axes.EMBED))
+    logits = placed.product(x, weight)
+    names = (axes.ROWS, None, axes.VOCAB)
+    return self.capped(self.placement.constrain(logits, names))
+
+  def capped(self, logits: Array) -> Array:
+    """Bounds logits as the target's are (Gemma 2)."""
+    cap = self.config.logit_softcap
+    return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+  def rows(self, target_params: Params, kept: Array) -> Array:
+    """The head's rows of some ids, int32 [Vd]: [Vd, D]."""
+    take = lambda table, kept: jnp.take(table, kept, axis=0)
+    if self.placement is None:
+      return jax.jit(take)(target_params[self.head], kept)
+    run = jax.jit(take, out_shardings=self.placement.whole)
+    return run(target_params[self.head], kept)
+
+
+def ends(target: decoder.Model) -> Ends:
+  """Finds the ends of a target.
+
+  Raises:
+    ValueError: the target adds learned positions to its embedding, so that a
+      token's embedding says more than the token.
+  """
+  config = target.config
+  if config.rope_theta is None:
+    raise ValueError(
+      f"{config.architecture} adds learned positions to its embedding; heads "
+      "that read the embedding need a target with rotary positions"
+    )
+  place = {path: index for index, path in enumerate(target.paths)}
+  norm = module.split(_Norm(config, target.dtype))
+  return Ends(
+    config=config,
+    dtype=target.dtype,
+    placement=target.placement,
+    embedding=place["embed.weight"],
+    head=place["embed.weight" if config.tied else "head.weight"],
+    _norm=norm,
+    _norms=tuple(place[path] for path in norm.paths),
+  )

@@ -1,0 +1,1 @@
+"""Training proposers: data, losses, the loop."""

@@ -1,0 +1,174 @@
+"""A draft model of its own: a few layers, alone or between the target's ends.
+
+With the target's ends ("thin"), embedding and head are the target's own, are
+not trained and are not written: a small draft is mostly embedding otherwise.
+"""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax.checkpoints import folders, head_configs, heads, hf
+from specjax.models import decoder
+from specjax.models.heads import module, thin
+from specjax.pretrained import Pretrained
+from specjax.sharding.placement import Placement
+from specjax.training import losses
+from specjax.training.objective import Law, Metrics, judged, metric
+from specjax.types import Array
+
+_ENDS = ("embed.weight", "head.weight")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Draft:
+  """Trains a draft model; see `training.objective.Objective`.
+
+  Attributes:
+    model: the draft, in the dtype of the arithmetic.
+    config: the content of its config.json.
+    law: the target's.
+    weights: of the losses.
+    thin: whether embedding and head are the target's.
+    first: parameters at the beginning, by name; random where there are none.
+    target: the checkpoint, for what goes with the draft.
+    frozen: see `Law.frozen`.
+    dtype: of the file.
+  """
+
+  model: decoder.Model
+  config: Mapping[str, Any]
+  law: Law
+  weights: dict[str, float]
+  thin: bool
+  target: Pretrained
+  frozen: dict[str, Any]
+  dtype: str = "float32"
+  first: Mapping[str, np.ndarray] | None = None
+
+  @property
+  def placement(self) -> Placement | None:
+    """The draft's."""
+    return self.model.placement
+
+  @property
+  def axes(self) -> dict[str, Sequence[str]]:
+    """Logical axes of what is trained."""
+    pairs = zip(self.model.paths, self.model.axes, strict=True)
+    return {path: names for path, names in pairs if self._is_trained(path)}
+
+  def init(self, seed: int) -> dict[str, np.ndarray]:
+    """See the Protocol."""
+    if self.first is not None:
+      return {name: np.asarray(self.first[name]) for name in self.axes}
+    whole = dataclasses.replace(self.model, placement=None)
+    float32 = [
+      jax.ShapeDtypeStruct(spec.shape, jnp.float32) for spec in whole.shapes
+    ]
+    drawn = dataclasses.replace(whole, shapes=tuple(float32)).init(seed)
+    found = dict(zip(whole.paths, drawn, strict=True))
+    return {name: np.asarray(found[name]) for name in self.axes}
+
+  def log_q(
+    self, params: dict[str, Array], frozen: Any, batch: dict[str, Array]
+  ) -> Array:
+    """The draft's law of the token after each: float32 [B, T, Vd]."""
+    model, target = self.model, frozen["target"]
+    ends = {"embed.weight": self.law.embedding, "head.weight": self.law.head}
+    own = model.merge(
+      [
+        params[path].astype(model.dtype)
+        if path in params
+        else target[ends[path]]
+        for path in model.paths
+      ]
+    )
+    x, positions, ropes = own.begin(batch["tokens"], None, batch["positions"])
+    for number in range(model.config.layers):
+      x, _ = own.layer(number, number, x, None, positions, ropes)
+    if self.law.kept is None and not self.thin:
+      return jax.nn.log_softmax(own.logits(x), axis=-1)
+    if self.thin:
+      rows = frozen.get("rows", target[self.law.head])
+    else:
+      rows = own.embed["weight"] if model.config.tied else own.head.weight
+      rows = jnp.take(rows[...], jnp.asarray(self.law.kept), axis=0)
+    logits = module.product(self.placement, own.norm(x), rows)
+    cap = model.config.logit_softcap
+    logits = logits if cap is None else cap * jnp.tanh(logits / cap)
+    return jax.nn.log_softmax(logits, axis=-1)
+
+  def loss(
+    self, params: dict[str, Array], frozen: Any, batch: dict[str, Array]
+  ) -> tuple[Array, Metrics]:
+    """See the Protocol."""
+    log_q = self.log_q(params, frozen, batch)
+    token, is_kept = self.law.token(frozen, batch["next"])
+    weight = batch["weight"]
+    log_p = None
+    if "top" in batch or {"kl", "tv"} & set(self.weights):
+      last = self.law.states(frozen, batch)[:, :, -1]
+      log_p = self.law.log_p(frozen, last)
+    each, parts = losses.weighted(
+      self.weights, log_q=log_q, token=token, log_p=log_p, is_kept=is_kept
+    )
+    found = {"loss": metric(each, weight)}
+    if len(parts) > 1:
+      found |= {name: metric(part, weight) for name, part in parts.items()}
+    if log_p is not None:
+      top = batch.get("top")
+      if top is not None:
+        log_p = self.law.log_p(frozen, last, batch["normaliser"])
+      accepted, same = judged(self.law, log_p, log_q, is_kept, top)
+      weight = weight[: len(accepted)]
+      found["acceptance"] = metric(accepted, weight)
+      found["agreement"] = metric(same, weight)
+    return found["loss"][0], found
+
+  def exact(self, frozen: Any, batch: dict[str, Array]) -> dict[str, Array]:
+    """See the Protocol."""
+    return self.law.exact(frozen, batch)
+
+  def save(self, params: dict[str, Array], folder: str | os.PathLike) -> None:
+    """See the Protocol: a model's folder, or what borrows from the target."""
+    config = dict(self.config)
+    how = dict(
+      dtype=self.dtype,
+      others=folders.companions(pathlib.Path(self.target.folder)),
+      overwrite=True,
+    )
+    kept = self.law.kept
+    if not self.thin and kept is None:
+      own = [params[path] for path in self.model.paths]
+      hf.save_params(folder, self.model, own, config=config, **how)
+      return
+    if self.thin:
+      config[head_configs.EMBEDDINGS] = "target"
+    borrowing = thin.build(
+      thin.ThinConfig(
+        decoder=self.model.config,
+        is_thin=self.thin,
+        draft_vocab=None if kept is None else len(kept),
+      ),
+      self.law.target,
+    )
+    heads.save_head(
+      folder,
+      "draft_model",
+      borrowing,
+      [params[path] for path in borrowing.head.paths],
+      target=self.law.target.config,
+      tokenizer=self.target.tokenizer.fingerprint(),
+      kept=kept,
+      content=config,
+      **how,
+    )
+
+  def _is_trained(self, path: str) -> bool:
+    return not (self.thin and path in _ENDS)

@@ -1,0 +1,118 @@
+"""Text files, folders of them and JSON lines, as token ids of a target."""
+
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from specjax import text
+from specjax.training.data import Corpus, check_vocabulary
+
+_JSON = (".jsonl", ".ndjson")
+# What of a folder is read; a file that is named may end in anything.
+_ENDINGS = (".txt", ".md", ".rst", *_JSON)
+
+
+def files(path: str | os.PathLike) -> list[pathlib.Path]:
+  """The files that a name stands for, in order.
+
+  Raises:
+    FileNotFoundError: it is neither a file nor a folder with texts in it.
+  """
+  path = pathlib.Path(path)
+  if path.is_file():
+    return [path]
+  if not path.is_dir():
+    raise FileNotFoundError(f"{path}: no such file or folder")
+  found = sorted(p for p in path.rglob("*") if p.suffix in _ENDINGS)
+  found = [p for p in found if p.is_file()]
+  if not found:
+    raise FileNotFoundError(
+      f"{path}: no text in it; it needs files that end in "
+      + ", ".join(_ENDINGS)
+    )
+  return found
+
+
+def corpus(
+  path: str | os.PathLike, tokenizer: text.Tokenizer, *, vocab_size: int
+) -> Corpus:
+  """Texts as token ids, the end of each marked as a model marks it (EOS).
+
+  A file is one text; of JSON lines each is one, as {"text": …}, as {"prompt":
+  …, "answer": …}, or as {"messages": […]} whose last one is the answer. Of the
+  last two only the answers are to be predicted, unless asked for.
+
+  Args:
+    path: a file or a folder.
+    tokenizer: the target's.
+    vocab_size: the target's V.
+
+  Raises:
+    FileNotFoundError: there are no files.
+    ValueError: a file is no UTF-8, a line is none of these, or there is no
+      text in all of them; names the file and the line.
+  """
+  tokens, answers = [], []
+  end = tokenizer.eos_ids[:1]
+  for file in files(path):
+    for ids, answer in _texts(file, tokenizer):
+      if ids and ids[-1] not in tokenizer.eos_ids:
+        ids = [*ids, *end]
+      if len(ids) > 1:
+        tokens.append(np.asarray(ids, np.int32))
+        answers.append(answer)
+  if not tokens:
+    raise ValueError(f"{path}: no text in it; give files that hold some")
+  lengths = [len(ids) for ids in tokens]
+  made = Corpus(
+    tokens=np.concatenate(tokens),
+    starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+    answer=np.asarray(answers, np.int32),
+    name=str(path),
+  )
+  check_vocabulary(made, vocab_size)
+  return made
+
+
+def _texts(
+  file: pathlib.Path, tokenizer: text.Tokenizer
+) -> Iterator[tuple[Sequence[int], int]]:
+  """(ids, index of the answer's first) of each text of a file."""
+  try:
+    content = file.read_text(encoding="utf-8-sig")
+  except UnicodeDecodeError as error:
+    raise ValueError(
+      f"{file}: byte {error.start} is no UTF-8; convert it, or leave it out"
+    ) from None
+  if file.suffix not in _JSON:
+    if content.strip():
+      yield tokenizer.encode(content), 0
+    return
+  for number, line in enumerate(content.splitlines(), start=1):
+    if not line.strip():
+      continue
+    try:
+      yield _of_json(json.loads(line), tokenizer)
+    except (ValueError, RecursionError) as error:
+      raise ValueError(f"{file}, line {number}: {error}") from None
+
+
+def _of_json(row: Any, tokenizer: text.Tokenizer) -> tuple[Sequence[int], int]:
+  match row:
+    case {"text": str(content)}:
+      return tokenizer.encode(content), 0
+    case {"prompt": str(prompt), "answer": str(answer)}:
+      ids = tokenizer.encode(prompt)
+    case {"messages": [*before, {"role": "assistant", "content": str(answer)}]}:
+      ids = tokenizer.encode_chat(before)
+    case _:
+      keys = f"the keys {list(row)}" if isinstance(row, dict) else "no object"
+      raise ValueError(
+        f"it has {keys}; give text, prompt and answer, or messages of which"
+        " the last is the assistant's"
+      )
+  return [*ids, *tokenizer.encode_more(answer)], len(ids)

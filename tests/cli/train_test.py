@@ -1,0 +1,207 @@
+"""specjax-train: one command makes what --draft_model names."""
+
+import json
+import os
+import pathlib
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from specjax.cli import train, train_settings
+from specjax.training import trainer
+from tests.training import made
+
+TEXT = "The sun rises in the east and sets in the west, day after day.\n" * 40
+SMALL = ("--steps=4", "--batch=2", "--length=32", "--log_every=1")
+
+
+def run(*flags):
+  return train.main(["specjax-train", *flags])
+
+
+@pytest.fixture
+def data(tmp_path):
+  path = tmp_path / "text.txt"
+  path.write_text(TEXT)
+  return path
+
+
+def flags(data, output, *more):
+  return (
+    f"--model={made.target().folder}",
+    f"--data={data}",
+    f"--output={output}",
+    "--compilation_cache=off",
+    *SMALL,
+    *more,
+  )
+
+
+def test_a_draft_is_made_logged_and_not_made_twice(tmp_path, data, capsys):
+  output = tmp_path / "draft"
+  how = flags(data, output, "--layers=0", "--vocabulary=100")
+  assert run(*how) == 0
+  said = capsys.readouterr().err
+  assert "the target reads along" in said and "held-out acceptance" in said
+  assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+    path.name for path in output.iterdir()
+  }
+  log = trainer.read_log(output / train.RUN / trainer.LOG)
+  assert [row["step"] for row in log if "loss" in row] == [1, 2, 3, 4]
+  weights = (output / "model.safetensors").read_bytes()
+  assert run(*how) == 2
+  assert "holds something already" in capsys.readouterr().err
+  assert run(*how, "--resume") == 0  # Nothing is left to do.
+  assert (output / "model.safetensors").read_bytes() == weights
+  assert run(*how, "--resume", "--seed=3") == 1
+  said = capsys.readouterr().err
+  assert "has a run of --seed=3, and it was begun with 0" in said
+  data.write_text(TEXT + "More.")
+  assert run(*how, "--resume") == 1
+  assert "another --data" in capsys.readouterr().err
+
+
+GOOD = ("--model=m", "--data=d", "--output=o", "--layers=0")
+
+
+@pytest.mark.parametrize(
+  "given, words",
+  [
+    (GOOD[1:], "--model is missing"),
+    (GOOD[:1] + GOOD[2:], "--data is missing"),
+    (GOOD[:2] + GOOD[3:], "--output is missing"),
+    (GOOD[:3], "--layers and --size are both missing"),
+    ((*GOOD, "--size=a:1"), "--layers and --size are both given"),
+    ((*GOOD[:3], "--size=a"), "--size=a: give a key of config.json"),
+    ((*GOOD[:3], "--layers=a"), "--layers=a: give numbers"),
+    (
+      (*GOOD, "--heads=2"),
+      "--heads=2 does nothing with --proposer=draft_model",
+    ),
+    (
+      (*GOOD, "--proposer=medusa"),
+      "--layers=0 does nothing with --proposer=med",
+    ),
+    ((*GOOD, "--steps=0"), "--steps=0 is out of range"),
+    (
+      (*GOOD, "--steps=5", "--warmup=5"),
+      "--warmup=5 is no less than --steps=5",
+    ),
+    ((*GOOD, "--learning_rate=0"), "--learning_rate=0.0 is out of range"),
+    ((*GOOD, "--held_out_share=0"), "--held_out_share=0.0 is out of range"),
+    (
+      (*GOOD, "--held_out=h", "--held_out_share=0.1"),
+      "does nothing with --held",
+    ),
+    ((*GOOD, "--strategy=fsdp"), "--strategy=fsdp does nothing without --mesh"),
+    ((*GOOD, "--resume", "--overwrite"), "exclude each other"),
+    ((*GOOD, "--loss=odd:1"), "--loss=odd:1: 'odd:1' is no loss"),
+    ((*GOOD, "--loss=feature:1"), "feature is EAGLE-1's"),
+    ((*GOOD, "--plot="), "--plot= is empty"),
+    ((*GOOD[:3], "--proposer=eagle", "--eagle=2"), "--eagle=2 is no EAGLE"),
+    ((*GOOD, "word"), "'word' is no flag"),
+  ],
+)
+def test_a_wrong_command_line_is_one_line(
+  tmp_path, monkeypatch, capsys, given, words
+):
+  monkeypatch.chdir(tmp_path)
+  assert run(*given) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith("specjax-train: error: ") and words in line
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  "more, words",
+  [
+    (("--data=absent",), "--data=absent: absent: no such file or folder"),
+    (("--layers=7",), "--layers=7: "),
+    (("--vocabulary=9999",), "--vocabulary=9999 is more than the 264"),
+    (("--plot=loss.odd",), "--plot=loss.odd ends in no format"),
+  ],
+)
+def test_what_cannot_be_made_leaves_nothing_behind(
+  tmp_path, data, capsys, more, words
+):
+  output = tmp_path / "draft"
+  given = dict(one.split("=", 1) for one in flags(data, output, "--layers=0"))
+  given |= dict(one.split("=", 1) for one in more)
+  assert run(*(f"{name}={value}" for name, value in given.items())) != 0
+  line = capsys.readouterr().err.splitlines()[-1]
+  assert line.startswith("specjax-train: error: ") and words in line
+  assert not output.exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path, data, capsys):
+  (tmp_path / "mine").mkdir()
+  (tmp_path / "mine" / "config.json").write_text("{}")
+  how = flags(data, tmp_path / "mine", "--layers=0")
+  assert run(*how, "--resume") == 2
+  assert "holds something and no run" in capsys.readouterr().err
+  target = made.target().folder
+  how = flags(data, target, "--layers=0")
+  assert run(*how, "--overwrite") == 2
+  assert "is the target's own folder" in capsys.readouterr().err
+
+
+def test_help_names_every_setting(capsys):
+  assert run("--help") == 0
+  said = capsys.readouterr().out
+  assert all(f"--{name}" in said for name in train_settings.FIELDS)
+
+
+@pytest.mark.long
+def test_a_run_killed_at_a_random_step_ends_in_the_same_bits(tmp_path, data):
+  """What a resumed run writes is what one that was never killed writes."""
+  root = pathlib.Path(train.__file__).parents[2]
+  env = {**os.environ, "PYTHONPATH": str(root)}
+  env |= {"SPECJAX_CACHE": str(tmp_path / "cache")}
+  more = ("--layers=0", "--steps=60", "--save_every=5", "--resume")
+
+  def start(output):
+    how = [f for f in flags(data, output) if not f.startswith("--steps")]
+    how.remove("--compilation_cache=off")
+    words = [sys.executable, "-m", "specjax.cli.train", *how, *more]
+    return subprocess.Popen(words, env=env, stderr=subprocess.DEVNULL)
+
+  assert start(tmp_path / "a").wait() == 0
+  draws, kills = random.Random(time.time_ns()), []
+  log = tmp_path / "b" / train.RUN / trainer.LOG
+  for _ in range(2):
+    last = max((row["step"] for row in trainer.read_log(log)), default=0)
+    process = start(tmp_path / "b")
+    wanted = last + draws.randint(2, 20)
+    while process.poll() is None:
+      steps = [row["step"] for row in trainer.read_log(log)]
+      if steps and max(steps) >= wanted:
+        process.send_signal(signal.SIGKILL)
+        kills.append(max(steps))
+      time.sleep(0.01)
+  assert kills, "it was over before it could be killed"
+  assert start(tmp_path / "b").wait() == 0
+  a, b = ((tmp_path / n / "model.safetensors").read_bytes() for n in "ab")
+  assert a == b, f"killed after steps {kills}"
+  settings = (tmp_path / "b" / train.RUN / train.SETTINGS).read_text()
+  assert json.loads(settings)["steps"] == 60
+
+
+ROOT = pathlib.Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "configs").glob("train_*.py"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_command_of_a_configs_header_is_accepted(path, monkeypatch):
+  monkeypatch.chdir(path.parents[1])
+  header = path.read_text().split('"""')[1].replace("\\\\\n", " ")
+  lines = [line.removeprefix("Command:") for line in header.splitlines()]
+  commands = [shlex.split(one) for one in lines if "specjax-train --" in one]
+  (words,) = [one for one in commands if one[0] == "specjax-train"]
+  settings = train_settings.parse(words)
+  assert train_settings.losses_of(settings)
+  assert f"--output={settings.output}" in words

@@ -1,0 +1,103 @@
+"""Heads beside a target that is split over devices; run by heads_test."""
+
+import functools
+
+import numpy as np
+
+from specjax.engine.loop import Engine
+from specjax.models import config as config_lib
+from specjax.models import decoder
+from specjax.models.heads import eagle, thin
+from specjax.proposers.draft_model import DraftModel
+from specjax.proposers.eagle import Eagle
+from specjax.verifiers.rejection import Rejection
+from tests import engines
+from tests.models.heads import tiny
+from tests.sharding import eight
+
+C = 3
+# Vd has to divide where a draft's own head is split.
+KEPT = np.asarray([0, 1, 3, 4, 7, 8, 9, 12, 15, 17, 20, 23])
+
+
+def target(placement):
+  model = decoder.build(
+    config_lib.from_hugging_face({**tiny.CONFIG, "num_hidden_layers": 1}),
+    placement=placement,
+  )
+  return model, model.init(5)
+
+
+def proposers(model, params):
+  """{name: (proposer, its parameters)} of one target."""
+  made = {}
+  for fuses in (False, True):
+    config = eagle.small(model.config, fuses=fuses, draft_vocab=len(KEPT))
+    head = eagle.build(config, model)
+    own = head.complete(head.head.init(7), params, KEPT)
+    made[f"eagle {fuses}"] = Eagle(model=head, lookahead=C), own
+  whole = thin.ThinConfig(
+    decoder=model.config, is_thin=True, draft_vocab=len(KEPT)
+  )
+  draft = thin.build(whole, model)
+  given = dict(zip(model.paths, params, strict=True))
+  own = tuple(given[path] for path in draft.head.paths)
+  made["thin"] = (
+    DraftModel(model=draft, lookahead=C, vocab_size=model.vocab_size),
+    draft.complete(own, params, KEPT),
+  )
+  return made
+
+
+def answers(mesh=None, strategy="tensor", caches=None):
+  """{name: tokens of a few rows}."""
+  placement = eight.placement(mesh, strategy, caches) if mesh else None
+  model, params = target(placement)
+  draws = np.random.default_rng(0)
+  rows = [
+    engines.request(
+      draws.integers(0, tiny.VOCAB, size),
+      size,
+      max_new_tokens=9,
+      temperature=size % 2,
+      presence_penalty=size % 3 / 2,
+    )
+    for size in (1, 2, 9, 12, 5)
+  ]
+  found = {}
+  for name, (proposer, own) in proposers(model, params).items():
+    engine = Engine(
+      *(model, params, proposer, own),
+      verifier=Rejection(),
+      slots=4,
+      capacity=40,
+      prefill_widths=(8,),
+    )
+    done = engines.complete(engine, rows)
+    found[name] = [done[row.id].token_ids for row in rows]
+    assert sum(row.drafted for row in done.values()) > 20
+    if mesh:
+      split = "data" in str(engine.state.draft.cache.k.sharding.spec)
+      assert split == bool(placement.over("rows", "caches"))
+  return found
+
+
+@functools.cache
+def whole():
+  return answers()
+
+
+def check_rule_24_tensor():
+  assert answers("data:2,model:2") == whole()
+
+
+def check_rule_24_caches_by_rows():
+  assert answers("data:2,model:2", caches="rows") == whole()
+
+
+def check_rule_24_tensor2d():
+  assert answers("data:2,model:2", strategy="tensor2d") == whole()
+
+
+if __name__ == "__main__":
+  eight.main([v for k, v in list(globals().items()) if k.startswith("check_")])

@@ -1,0 +1,13 @@
+"""Heads and drafts that borrow, where the target is split over devices."""
+
+import pytest
+
+from tests.sharding import eight
+
+
+@pytest.mark.long
+def test_on_four_devices():
+  found = eight.results(eight.started("tests.sharding.heads_checks", devices=4))
+  assert len(found) == 3
+  for check, error in found.items():
+    assert error is None, f"{check}: {error}"

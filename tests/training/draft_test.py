@@ -1,0 +1,130 @@
+"""Draft models that are trained: how they begin, and what is written."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import heads, pretrained
+from specjax.checkpoints import tensor_files
+from specjax.training import packing, recipes
+from tests.training import made
+
+KEPT = np.arange(0, 120, 2, dtype=np.int32)
+NARROW = {
+  "hidden_size": 32,
+  "num_attention_heads": 4,
+  "num_key_value_heads": 4,
+  "intermediate_size": 64,
+}
+
+
+def batch():
+  rows = packing.Rows(made.corpus(), made.LENGTH)
+  found = next(packing.in_order(rows, 2, 1))
+  return {name: jnp.asarray(value) for name, value in found.items()}
+
+
+def log_q(objective):
+  params = {n: jnp.asarray(x) for n, x in objective.init(0).items()}
+  run = jax.jit(objective.log_q)
+  return run(params, objective.frozen, batch()), params
+
+
+def test_all_of_a_targets_layers_are_the_target():
+  objective = made.draft({"kl": 1.0}, layers=(0, 1))
+  found, params = log_q(objective)
+  own, one = made.target(), batch()
+  logits = made.logits(own.params, one["tokens"], one["positions"])
+  np.testing.assert_allclose(
+    found, logits - jnp.logaddexp.reduce(logits, axis=-1, keepdims=True),
+    atol=1e-4,
+  )  # fmt: skip
+  loss, metrics = jax.jit(objective.loss)(params, objective.frozen, one)
+  assert abs(float(loss)) < 1e-3
+  accepted, weight = metrics["acceptance"]
+  assert accepted / weight == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+  "kept, how",
+  [
+    (None, dict(layers=(1,))),
+    (KEPT, dict(layers=(1,))),
+    (KEPT, dict(size=NARROW)),
+    (None, dict(layers=(1,), ends="own")),
+  ],
+  ids=["thin", "reduced", "narrow", "own"],
+)  # fmt: skip
+def test_what_is_written_is_what_was_trained(tmp_path, kept, how):
+  objective = made.draft(kept=kept, **how)
+  found, params = log_q(objective)
+  objective.save(params, tmp_path)
+  target = made.target()
+  names = _tensors(tmp_path)
+  thin = how.get("ends") != "own" and "hidden_size" not in how.get("size", {})
+  assert ("model.embed_tokens.weight" in names) == (not thin)
+  assert ("d2t" in names) == (kept is not None)
+  one = batch()
+  if thin or kept is not None:
+    opened = heads.load_head(tmp_path, target, kind="draft_model")
+    model, own = opened.model, opened.params
+    run = jax.jit(lambda own, theirs, x: model(own, theirs, x, None).logits)
+    logits = run(own, target.params, one["tokens"])
+  else:
+    opened = pretrained.load(tmp_path)
+    run = jax.jit(lambda own, x: opened.model(own, x, None).logits)
+    logits = run(opened.params, one["tokens"])
+  logits = logits - jnp.logaddexp.reduce(logits, axis=-1, keepdims=True)
+  # Its first text alone: the draft decodes no packed rows.
+  begins = np.flatnonzero(np.asarray(one["positions"][0]) == 0)
+  first = int(begins[1]) if len(begins) > 1 else made.LENGTH
+  np.testing.assert_allclose(
+    logits[0, :first], found[0, :first], rtol=1e-4, atol=1e-4
+  )
+
+
+def _tensors(folder):
+  import contextlib
+  import pathlib
+
+  with contextlib.ExitStack() as stack:
+    return set(tensor_files.open_folder(pathlib.Path(folder), stack))
+
+
+def test_bfloat16_computes_beside_float32_masters():
+  objective = made.draft({"kl": 1.0}, dtype="bfloat16")
+  assert objective.model.dtype == jnp.bfloat16
+  params = objective.init(0)
+  assert {value.dtype for value in params.values()} == {np.dtype(np.float32)}
+
+
+def test_the_most_frequent_ids_are_kept_and_the_end_of_a_text():
+  corpus, target = made.corpus(), made.target()
+  kept = recipes.kept_ids(corpus, target, 50, prompts=False)
+  assert kept.dtype == np.int32 and (np.diff(kept) > 0).all()
+  assert set(target.tokenizer.eos_ids) <= set(kept.tolist())
+  counts = corpus.counts(made.V, prompts=False)
+  rest = np.setdiff1d(np.arange(made.V), kept)
+  assert counts[kept[:-1]].min() >= counts[rest].max()
+  assert recipes.kept_ids(corpus, target, 0, prompts=False) is None
+  with pytest.raises(ValueError, match="--vocabulary=265 is more than the 264"):
+    recipes.kept_ids(corpus, target, 265, prompts=False)
+
+
+@pytest.mark.parametrize(
+  "how, words",
+  [
+    (dict(layers=(0, 2)), "--layers=0,2: .* has 2 layers; give ascending"),
+    (dict(layers=(1, 0)), "--layers=1,0"),
+    (dict(size={"odd": 3}), "--size=odd:3: .* has no such size"),
+    (dict(size={"vocab_size": 10}), "--size=vocab_size:10 is not the target's"),
+    (
+      dict(size={"hidden_size": 32}, ends="target"),
+      "--ends=target needs the target's width",
+    ),
+  ],
+)
+def test_a_draft_that_cannot_be_is_refused_by_name(how, words):
+  with pytest.raises(ValueError, match=words):
+    made.draft(**how)

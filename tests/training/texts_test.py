@@ -1,0 +1,96 @@
+"""Text files and JSON lines become token ids, or an error that names them."""
+
+import json
+
+import pytest
+
+from specjax.checkpoints import random_folder
+from specjax.text import Tokenizer
+from specjax.training import texts
+
+V = 264
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+  backend = random_folder.byte_tokenizer()
+  return Tokenizer(
+    backend, eos_ids=[V - 1], chat_template="{{ messages[0]['content'] }}>"
+  )
+
+
+def read(path, tokenizer):
+  made = texts.corpus(path, tokenizer, vocab_size=V)
+  pairs = zip(made.starts[:-1], made.starts[1:], strict=True)
+  return [
+    (tokenizer.decode(made.tokens[a:b], skip_special=False), int(answer))
+    for (a, b), answer in zip(pairs, made.answer, strict=True)
+  ]
+
+
+END = random_folder.EOS
+
+
+def test_a_folders_files_are_a_text_each(tmp_path, tokenizer):
+  (tmp_path / "b.txt").write_text("two")
+  (tmp_path / "in").mkdir()
+  (tmp_path / "in" / "c.md").write_text("three")
+  (tmp_path / "a.txt").write_text("one")
+  (tmp_path / "x.png").write_bytes(b"\xff")
+  found = read(tmp_path, tokenizer)
+  assert found == [(f"{t}{END}", 0) for t in ("one", "two", "three")]
+
+
+def test_lines_of_json_are_a_text_each(tmp_path, tokenizer):
+  rows = [
+    {"text": "one"},
+    {"prompt": "ask", "answer": "say"},
+    {
+      "messages": [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "yes"},
+      ]
+    },
+  ]
+  file = tmp_path / "a.jsonl"
+  file.write_text("\n\n".join(map(json.dumps, rows)))
+  assert read(file, tokenizer) == [
+    (f"one{END}", 0),
+    (f"asksay{END}", 3),
+    (f"hi>yes{END}", 3),
+  ]
+
+
+@pytest.mark.parametrize(
+  "name, content, words",
+  [
+    (
+      "a.jsonl",
+      b'{"text": 3}',
+      r"a\.jsonl, line 1: it has the keys \['text'\]",
+    ),
+    ("a.jsonl", b'{"text": "x"}\nno', r"a\.jsonl, line 2: Expecting value"),
+    ("a.jsonl", b"[1]", "line 1: it has no object"),
+    ("a.txt", b"ab\xff", r"a\.txt: byte 2 is no UTF-8"),
+    ("a.txt", b" \n", "no text in it; give files that hold some"),
+  ],
+)
+def test_what_is_no_text_is_named(tmp_path, tokenizer, name, content, words):
+  (tmp_path / name).write_bytes(content)
+  with pytest.raises(ValueError, match=words):
+    read(tmp_path / name, tokenizer)
+
+
+def test_files_that_are_not_there_are_named(tmp_path, tokenizer):
+  with pytest.raises(FileNotFoundError, match="absent: no such file or folder"):
+    read(tmp_path / "absent", tokenizer)
+  with pytest.raises(
+    FileNotFoundError, match="it needs files that end in .txt"
+  ):
+    read(tmp_path, tokenizer)
+
+
+def test_ids_beyond_the_vocabulary_are_refused(tmp_path, tokenizer):
+  (tmp_path / "a.txt").write_text("abc")
+  with pytest.raises(ValueError, match="the target's vocabulary is 10"):
+    texts.corpus(tmp_path, tokenizer, vocab_size=10)
