@@ -20,6 +20,8 @@ LOWER = {
   # Beyond DESIGN.md: where compiled programs are kept between starts.
   "user_cache": (),
   "compilation_cache": ("user_cache",),
+  # Beyond DESIGN.md: whether a picture can be drawn, asked by three commands.
+  "pictures": (),
   "sharding": ("types",),
   "cache": ("types",),
   "sampling": ("types",),

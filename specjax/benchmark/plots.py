@@ -2,35 +2,12 @@
 
 import contextlib
 import os
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specjax.benchmark import record as record_lib
 
 _OURS, _PEERS = "tab:blue", "tab:gray"
-
-
-def check(path: str | os.PathLike) -> None:
-  """Refuses a plot that could not be drawn, before hours are measured.
-
-  Raises:
-    ImportError: matplotlib is missing.
-    ValueError: the name's ending is no format of it.
-  """
-  try:
-    from matplotlib import backend_bases
-  except ImportError:
-    raise ImportError(
-      f"--plot={path} needs matplotlib: pip install 'specjax[plot]', or leave"
-      " it out"
-    ) from None
-  known = backend_bases.FigureCanvasBase.get_supported_filetypes()
-  ending = pathlib.Path(path).suffix.removeprefix(".")
-  if ending not in known:
-    raise ValueError(
-      f"--plot={path} ends in no format of a picture; give .png, .pdf or .svg"
-    )
 
 
 def runs(record: Mapping[str, Any], path: str | os.PathLike) -> None:

@@ -42,11 +42,11 @@ def _main(argv: Sequence[str]) -> int:
     return 0
   _check_files(s)
   # jax takes a second to import: wrong command lines fail before it.
-  from specjax import compilation_cache
+  from specjax import compilation_cache, pictures
   from specjax.benchmark import plots, record, report, sweep
 
   if s.plot is not None:
-    plots.check(s.plot)
+    pictures.check(s.plot)
   rows = None if s.prompts is None else _rows(s)
   if s.compilation_cache == "off":
     compilation_cache.disable()

@@ -48,11 +48,12 @@ def _main(argv: Sequence[str]) -> int:
     _check_file(name, getattr(s, name))
   # The compiler is all that is wanted of a TPU, were there one.
   os.environ["JAX_PLATFORMS"] = "cpu"
+  from specjax import pictures
   from specjax.lab import files, plots
   from specjax.lab import table as text
 
   if s.plot is not None:
-    plots.check(s.plot)
+    pictures.check(s.plot)
   if s.against is not None:
     rows = list(_rows(asked, asked.config))
     others = list(_rows(asked, asked.against))

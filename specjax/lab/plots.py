@@ -1,7 +1,6 @@
 """The lab's rows as one picture, drawn by matplotlib (extra `lab`)."""
 
 import os
-import pathlib
 from collections.abc import Sequence
 
 from specjax.lab.lower import PARTS
@@ -9,27 +8,6 @@ from specjax.lab.rows import Row, speed_up
 from specjax.lab.table import beside_plain
 
 _HEIGHT = 0.3  # inches a row of the bars
-
-
-def check(path: str | os.PathLike) -> None:
-  """Refuses a picture that could not be drawn, before anything is compiled.
-
-  Raises:
-    ImportError: matplotlib is missing.
-    ValueError: the name's ending is no format of it.
-  """
-  try:
-    from matplotlib import backend_bases
-  except ImportError:
-    raise ImportError(
-      f"--plot={path} needs matplotlib: pip install 'specjax[lab]', or leave"
-      " it out"
-    ) from None
-  known = backend_bases.FigureCanvasBase.get_supported_filetypes()
-  if pathlib.Path(path).suffix.removeprefix(".") not in known:
-    raise ValueError(
-      f"--plot={path} ends in no format of a picture; give .png, .pdf or .svg"
-    )
 
 
 def draw(rows: Sequence[Row], path: str | os.PathLike) -> None:

@@ -203,14 +203,8 @@ def test_a_record_is_replaced_whole(measured, tmp_path):
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_the_picture_is_written(measured, tmp_path, ending):
   path = tmp_path / f"p.{ending}"
-  plots.check(path)
   plots.runs(measured[1], path)
   assert path.stat().st_size > 5000
-
-
-def test_a_picture_of_no_format_is_refused_before_measuring(tmp_path):
-  with pytest.raises(ValueError, match=".doc ends in no format"):
-    plots.check(tmp_path / "p.doc")
 
 
 @pytest.mark.parametrize(

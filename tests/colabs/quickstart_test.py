@@ -17,19 +17,6 @@ def notebook():
   return nbformat.read(NOTEBOOK, as_version=4)
 
 
-def test_it_is_kept_without_outputs(notebook):
-  nbformat.validate(notebook)
-  for cell in notebook.cells:
-    if cell.cell_type == "code":
-      assert not cell.outputs and cell.execution_count is None
-
-
-def test_prose_stands_between_the_cells_and_at_the_end(notebook):
-  kinds = [cell.cell_type for cell in notebook.cells]
-  assert kinds[0] == kinds[-1] == "markdown"
-  assert ("code", "code") not in zip(kinds, kinds[1:], strict=False)
-
-
 def test_it_runs_and_speculation_changes_no_token(notebook, monkeypatch):
   # The demo's model and compiled programs, so fetched at most once.
   runpy.run_path(str(ROOT / "demo/smollm2.py"))["fetch"]()

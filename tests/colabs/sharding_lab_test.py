@@ -26,19 +26,6 @@ def notebook():
   return nbformat.read(NOTEBOOK, as_version=4)
 
 
-def test_it_is_kept_without_outputs(notebook):
-  nbformat.validate(notebook)
-  for cell in notebook.cells:
-    if cell.cell_type == "code":
-      assert not cell.outputs and cell.execution_count is None
-
-
-def test_prose_stands_between_the_cells_and_at_the_end(notebook):
-  kinds = [cell.cell_type for cell in notebook.cells]
-  assert kinds[0] == kinds[-1] == "markdown"
-  assert ("code", "code") not in zip(kinds, kinds[1:], strict=False)
-
-
 def test_what_the_reader_picks_is_there_to_be_picked(notebook):
   (choose,) = (cell for cell in notebook.cells if cell.id == "choose")
   for line in CHOICE:

@@ -108,8 +108,5 @@ def test_a_picture_is_drawn_of_any_rows(tmp_path, rows):
   from specjax.lab import plots
 
   path = tmp_path / "lab.png"
-  plots.check(path)
   plots.draw(rows, path)
   assert path.stat().st_size > 10_000
-  with pytest.raises(ValueError, match="no format of a picture"):
-    plots.check("lab.txt")
