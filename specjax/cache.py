@@ -124,7 +124,7 @@ def write_part(stack: Array, block: Array, length: Array, layer) -> Array:
       stack = one(row, stack)
     # Left alone, XLA lays the stack out by positions first, which this reads
     # sooner, and brings it there and back on every step (specjax-lab, 70B at 16
-    # rows on v4:2x2x4: 94 GB of traffic a chip and 11 GB of temporary memory).
+    # rows on v4:2x2x4: 95 GB of traffic a chip and 12 GB of temporary memory).
     return with_layout_constraint(stack, Layout(tuple(range(stack.ndim))))
 
   return lax.platform_dependent(stack, cpu=loop, default=unrolled)
