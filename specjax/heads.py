@@ -88,7 +88,7 @@ def load_head(
     CheckpointError: its tensors are not those that its config speaks of.
     FileNotFoundError, ConnectionError: it cannot be had.
   """
-  found = locate.find(name)
+  found = locate.find(name, ranged=target.model.placement is not None)
   own = os.path.realpath(found.folder) == os.path.realpath(target.folder)
   said = kinds.said(hf.read_config(found.folder))
   if said == "draft_model" and not heads.needs_target(found.folder):
@@ -116,7 +116,7 @@ def load_head(
       target.model,
       kind=kind,
       tokenizer=target.tokenizer.fingerprint(),
-      url=target.url if own else found.url,
+      url=found.url,
       name=str(name),
     )
   except ValueError as error:
@@ -143,7 +143,9 @@ def load_draft(
     As `load` and `load_head`.
   """
   if kind == "draft_model":
-    folder = locate.find(name).folder
+    # As `load` will look for it, so that nothing is fetched twice.
+    ranged = options.get("mesh") is not None
+    folder = locate.find(name, ranged=ranged).folder
     if kinds.said(hf.read_config(folder)) in (None, kind):
       if not heads.needs_target(folder):
         return load(name, **options)

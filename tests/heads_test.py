@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import fsspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -136,6 +137,23 @@ def test_a_target_that_carries_modules_drafts_with_them(mimo, tmp_path):
   target.save(tmp_path / "saved")
   with pytest.raises(ValueError, match="num_nextn_predict_layers is 0"):
     specjax.Engine(specjax.load(tmp_path / "saved"), proposer="mtp")
+
+
+def test_modules_behind_a_url_are_where_their_target_is(
+  mimo, tmp_path, monkeypatch
+):
+  """On a mesh both are read by ranges, and nothing is fetched twice."""
+  monkeypatch.setenv("SPECJAX_CACHE", str(tmp_path))
+  system = fsspec.filesystem("memory")
+  for path in mimo.iterdir():
+    system.pipe(f"/bucket/mimo/{path.name}", path.read_bytes())
+  target = specjax.load("memory://bucket/mimo", mesh="model:1")
+  head = specjax.load_head("memory://bucket/mimo", target, kind="mtp")
+  assert head.folder == target.folder and head.opened.url == target.url
+  assert not list(tmp_path.rglob("*.safetensors"))
+  local = specjax.load_head(mimo, specjax.load(mimo), kind="mtp")
+  for one, other in zip(head.params, local.params, strict=True):
+    np.testing.assert_array_equal(one, other)
 
 
 def test_a_whole_model_is_not_opened_as_a_head(target, folders):

@@ -68,8 +68,7 @@ def parse(text: str) -> Asked:
     raise ValueError(f"{kind!r} is no run{meant}; give {', '.join(KINDS)}")
   if kind == PLAIN and lookahead is not None:
     raise ValueError(f"{text!r}: plain drafts nothing; leave @{lookahead} out")
-  reads = kind != PLAIN and kinds.KINDS[kind].reads is not None
-  if colon and not reads and kind != "layer_skip":
+  if colon and not Asked(kind=kind).reads and kind != "layer_skip":
     raise ValueError(f"{text!r}: {kind} needs no folder; leave :{what} out")
   if colon and not what:
     raise ValueError(f"{text!r} names nothing after the colon")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from specjax.checkpoints import tensor_files
+from specjax.checkpoints import tensor_files, tensor_writer
 
 # What Hugging Face's own tools split at, too.
 MAX_SHARD_BYTES = 5_000_000_000
@@ -93,7 +93,7 @@ def write(
   others: Mapping[str, bytes] | None = None,
   overwrite: bool = False,
   max_shard_bytes: int = MAX_SHARD_BYTES,
-  integers: Mapping[str, np.ndarray] | None = None,
+  types: Mapping[str, Any] | None = None,
 ) -> None:
   """Writes a model folder, its weights tensor by tensor.
 
@@ -107,7 +107,7 @@ def write(
     overwrite: whether the folder may already hold files. Those that would win
       over the new ones, such as chat_template.jinja, are removed.
     max_shard_bytes: weights beyond it go into several files and an index.
-    integers: name to value of tensors of int64, which go into the first file.
+    types: of tensors that are of another type, which may be int64 too.
 
   Raises:
     FileExistsError: see `check`.
@@ -120,22 +120,22 @@ def write(
   check(folder, overwrite=overwrite)
   with staged(folder, str(os.getpid())) as stage:
     tensors = iter(tensors)
-    shards = _shards(shapes, dtype.itemsize, max_shard_bytes)
-    more = dict(integers or {})
-    for number, (name, part) in enumerate(shards.items()):
-      first = more if number == 0 else None
-      tensor_files.write(stage / name, part, tensors, dtype, first)
+    sizes = {
+      name: math.prod(shape) * np.dtype((types or {}).get(name, dtype)).itemsize
+      for name, shape in shapes.items()
+    }
+    shards = _shards(sizes, max_shard_bytes)
+    for file, names in shards.items():
+      part = {name: shapes[name] for name in names}
+      tensor_writer.write(stage / file, part, tensors, dtype, types)
     if (extra := next(tensors, None)) is not None:
       raise ValueError(f"tensor {extra[0]} was not announced")
     if len(shards) > 1:
-      total = sum(math.prod(shape) for shape in shapes.values())
-      total = total * dtype.itemsize + sum(v.nbytes for v in more.values())
-      index = {name: file for file, part in shards.items() for name in part}
-      index |= dict.fromkeys(more, next(iter(shards)))
+      index = {name: file for file, names in shards.items() for name in names}
       write_json(
         stage / tensor_files.INDEX,
         {
-          "metadata": {"total_size": total},
+          "metadata": {"total_size": sum(sizes.values())},
           "weight_map": index,
         },
       )
@@ -152,18 +152,15 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
   return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _shards(
-  shapes: Mapping[str, Sequence[int]], itemsize: int, limit: int
-) -> dict[str, dict[str, Sequence[int]]]:
-  """File name to the tensors that go into it, in order."""
-  parts: list[dict[str, Sequence[int]]] = [{}]
+def _shards(sizes: Mapping[str, int], limit: int) -> dict[str, list[str]]:
+  """File name to the tensors that go into it, in order, by their bytes."""
+  parts: list[list[str]] = [[]]
   room = limit
-  for name, shape in shapes.items():
-    size = math.prod(shape) * itemsize
+  for name, size in sizes.items():
     if parts[-1] and size > room:
-      parts.append({})
+      parts.append([])
       room = limit
-    parts[-1][name] = shape
+    parts[-1].append(name)
     room -= size
   if len(parts) == 1:
     return {tensor_files.FILE: parts[0]}

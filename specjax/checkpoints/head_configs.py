@@ -16,13 +16,12 @@ from specjax.models.heads.eagle import EagleConfig
 from specjax.models.heads.medusa import MedusaConfig
 from specjax.models.heads.mtp import MtpConfig
 from specjax.models.heads.thin import ThinConfig
+from specjax.proposers.kinds import EMBEDDINGS as EMBEDDINGS
+from specjax.proposers.kinds import PROPOSER as PROPOSER
 
 # Tensor name -> shape.
 Shapes = Mapping[str, Sequence[int]]
 
-# What ours say of themselves: {"kind": …, "target": {…}}.
-PROPOSER = "specjax_proposer"
-EMBEDDINGS = "specjax_embeddings"  # "target": the draft has none of its own
 _DEPTHS = "num_nextn_predict_layers"
 _FEATURES = "eagle_aux_hidden_state_layer_ids"  # vLLM's name
 _BESIDE = frozenset(
@@ -45,13 +44,15 @@ def llama_layer(content: Mapping[str, Any]) -> DecoderConfig:
   Raises:
     ValueError: names the key.
   """
-  own = {**content, "architectures": ["LlamaForCausalLM"]}
+  own = {key: v for key, v in content.items() if key not in _BESIDE}
+  own["architectures"] = ["LlamaForCausalLM"]
   layer = config_lib.from_hugging_face(own)
   if layer.layers != 1:
     raise ValueError(
       f"config.json: num_hidden_layers is {layer.layers}; a head has 1"
     )
-  return dataclasses.replace(layer, tied=False)
+  biased = config_keys.flag(content, "qkv_bias", False) or layer.qkv_bias
+  return dataclasses.replace(layer, tied=False, qkv_bias=biased)
 
 
 def llama_content(layer: DecoderConfig) -> dict[str, Any]:
@@ -75,6 +76,8 @@ def llama_content(layer: DecoderConfig) -> dict[str, Any]:
     "mlp_bias": layer.mlp_bias,
     "tie_word_embeddings": False,
   }
+  if layer.qkv_bias and not layer.o_bias:
+    content["qkv_bias"] = True
   if isinstance(rope, config_lib.LinearScaling):
     content["rope_scaling"] = {"rope_type": "linear", "factor": rope.factor}
   elif rope is not None:
@@ -105,10 +108,7 @@ def read_eagle(
       f"config.json: target_hidden_size is {width!r}, and the target's is "
       f"{target.d_model}; take the head of this target"
     )
-  plain = {key: v for key, v in content.items() if key not in _BESIDE}
-  layer = llama_layer(plain)
-  if config_keys.flag(content, "qkv_bias", False):
-    layer = dataclasses.replace(layer, qkv_bias=True)
+  layer = llama_layer(content)
   drafted = content.get("draft_vocab_size")
   if drafted is not None or fuses:
     drafted = config_keys.number(
@@ -133,10 +133,7 @@ def read_eagle(
 
 def eagle_content(config: EagleConfig) -> dict[str, Any]:
   """What `read_eagle` reads."""
-  layer = config.layer
-  content = llama_content(layer)
-  if layer.qkv_bias and not layer.o_bias:
-    content["qkv_bias"] = True
+  content = llama_content(config.layer)
   if config.draft_vocab is not None:
     content["draft_vocab_size"] = config.draft_vocab
   if config.fuses:
@@ -159,7 +156,7 @@ def read_draft(
   return ThinConfig(
     decoder=config_lib.from_hugging_face(own),
     is_thin=_borrows(content),
-    draft_vocab=shapes[OFFSETS][0] if OFFSETS in shapes else None,
+    draft_vocab=_drafted(shapes),
   )
 
 
@@ -208,7 +205,7 @@ def read_medusa(
   # Published configs say neither; the tensors do.
   block = shapes.get(f"{prefix}0.0.linear.weight", ())
   table = shapes.get(f"{prefix}0.{blocks}.weight", ())
-  drafted = shapes[OFFSETS][0] if OFFSETS in shapes else None
+  drafted = _drafted(shapes)
   if len(block) == 2:
     sizes["d_model"] = block[1]
   if len(table) == 2 and drafted is None:
@@ -257,26 +254,35 @@ def read_mtp(
     layer = config_lib.from_hugging_face(content)
     layer = dataclasses.replace(layer, layers=1, windows=(), tied=False)
   else:
-    layer = llama_layer(
-      {key: v for key, v in content.items() if key not in (*_BESIDE, _DEPTHS)}
-    )
-    if config_keys.flag(content, "qkv_bias", False):
-      layer = dataclasses.replace(layer, qkv_bias=True)
+    layer = llama_layer({k: v for k, v in content.items() if k != _DEPTHS})
   return MtpConfig(
     layer=layer,
     depths=depths,
     features=(target.layers,),
     is_within=is_within,
-    draft_vocab=shapes[OFFSETS][0] if OFFSETS in shapes else None,
+    draft_vocab=_drafted(shapes),
   )
 
 
 def mtp_content(config: MtpConfig) -> dict[str, Any]:
   """What `read_mtp` reads."""
-  content = llama_content(config.layer) | {_DEPTHS: config.depths}
-  if config.layer.qkv_bias and not config.layer.o_bias:
-    content["qkv_bias"] = True
-  return content
+  return llama_content(config.layer) | {_DEPTHS: config.depths}
+
+
+def _drafted(shapes: Shapes) -> int | None:
+  """Vd, as the tensors say it; None without a reduced vocabulary.
+
+  Raises:
+    ValueError: the list of ids is none.
+  """
+  if OFFSETS not in shapes:
+    return None
+  if len(shapes[OFFSETS]) != 1:
+    raise ValueError(
+      f"tensor {OFFSETS} is of the shape {tuple(shapes[OFFSETS])}; give a list "
+      "of ids"
+    )
+  return shapes[OFFSETS][0]
 
 
 def _borrows(content) -> bool:

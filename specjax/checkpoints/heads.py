@@ -7,6 +7,7 @@ checked against the target before any weight is read.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,6 @@ from specjax.checkpoints.tensor_files import CheckpointError
 from specjax.models import decoder
 from specjax.models.config import DecoderConfig
 from specjax.models.heads import eagle, medusa, mtp, thin
-from specjax.sharding.placement import put
 from specjax.types import Params
 
 
@@ -135,19 +135,19 @@ class HeadFolder:
 
   def params(self, target_params: Params) -> Params:
     """Reads the weights; all that the proposer needs, see `complete`."""
-    head = self.model.head
+    sources = _sources(self.kind, self.model)
+    places = shards.shardings_of(self.model.head)
     with contextlib.ExitStack() as stack:
       files = tensor_files.open_folder(
         pathlib.Path(self.folder), stack, url=self.url
       )
-      found = tuple(
-        _read(files[source.names[0]], source, self.model.dtype)
-        for source in _sources(self.kind, self.model)
+      read = lambda source: functools.partial(
+        _read, files[source.names[0]], source, self.model.dtype
       )
-    if head.shardings is None:
-      found = tuple(jax.device_put(value) for value in found)
-    else:
-      found = put(found, tuple(head.shardings))
+      found = tuple(
+        shards.load(source.shape, place, read(source))
+        for source, place in zip(sources, places, strict=True)
+      )
     kept = None
     if self.kept is not None:
       kept = jnp.asarray(self.kept.astype(np.int32))
@@ -235,21 +235,19 @@ def save_head(
   known = KINDS[kind]
   assert (kept is not None) == model.is_reduced
   found = _sources(kind, model)
-  values = {}
-  for source, value in zip(found, head_params, strict=False):
-    values.setdefault(source.names[0], {})[source.part] = value
+  pieces = keymaps.pieces(found)
   shapes = {source.names[0]: source.file_shape for source in found}
-  transforms = {source.names[0]: source.transform for source in found}
+  types = {} if kept is None else {OFFSETS: np.int64}
+  if kept is not None:
+    shapes[OFFSETS] = (len(kept),)
 
   def tensors():
-    for name, parts in values.items():
-      whole = [shards.gathered(parts[part]) for part in sorted(parts)]
-      yield name, transforms[name].to_file(whole)
+    for name, parts in pieces.items():
+      whole = [shards.gathered(head_params[number]) for number, _ in parts]
+      yield name, found[parts[0][0]].transform.to_file(whole)
+    if kept is not None:
+      yield OFFSETS, np.asarray(kept, np.int64) - np.arange(len(kept))
 
-  integers = {}
-  if kept is not None:
-    ids = np.asarray(kept, np.int64)
-    integers[OFFSETS] = ids - np.arange(len(ids))
   about = {
     "kind": kind,
     "target": head_configs.target_content(target, tokenizer),
@@ -266,7 +264,7 @@ def save_head(
       dtype=np.dtype(model.dtype if dtype is None else dtype),
       others=others,
       overwrite=overwrite,
-      integers=integers,
+      types=types,
     ),
   )
 
@@ -274,7 +272,7 @@ def save_head(
 def _sources(kind: str, model: Any) -> list[keymaps.Source]:
   head, layout = model.head, KINDS[kind].layout(model.config)
   shapes = [spec.shape for spec in head.shapes]
-  return head_layouts.sources(head.paths, shapes, layout)
+  return keymaps.sources(head.paths, shapes, table=layout.table)
 
 
 def _require(
@@ -321,10 +319,7 @@ def _kept(
       f"expected I64 ({size},)"
     )
   raw = np.empty(entry.nbytes, np.uint8)
-  if not entry.file.fill(raw, entry.start):
-    raise CheckpointError(
-      f"{entry.path}: the file ends within tensor {OFFSETS}; fetch it again"
-    )
+  entry.fill(raw, 0)
   ids = raw.view(types[entry.code]).astype(np.int64) + np.arange(size)
   if ids[0] < 0 or ids[-1] >= vocab or (np.diff(ids) <= 0).any():
     raise CheckpointError(
@@ -335,9 +330,11 @@ def _kept(
 
 
 def _read(
-  entry: tensor_files.Entry, source: keymaps.Source, dtype: Any
+  entry: tensor_files.Entry,
+  source: keymaps.Source,
+  dtype: Any,
+  part: shards.Part,
 ) -> np.ndarray:
-  out = tensor_files.empty(source.shape, dtype)
-  part = tuple(slice(0, size) for size in source.shape)
+  out = tensor_files.empty([axis.stop - axis.start for axis in part], dtype)
   regions.read(entry, source, part, out)
   return out

@@ -1,7 +1,8 @@
 """Which Hugging Face tensor is which of our parameters, as tables.
 
 A row names a parameter path, the tensor's name, and the transform between
-them; `{i}` is the layer. The letters are DESIGN.md's glossary.
+them; `{i}` is the layer, or whatever a name's first number counts, and `{j}`
+what its second does. The letters are DESIGN.md's glossary.
 """
 
 import dataclasses
@@ -14,6 +15,8 @@ import numpy as np
 Shape = tuple[int, ...]
 
 
+_LETTERS = "ij"  # of the first and second number in a name
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 PART = -1  # in `Transform.axes`: which of the parts that share the tensor
 
 
@@ -92,48 +95,48 @@ class Row:
   part: int = 0
 
 
-def _rows(*entries: tuple) -> tuple[Row, ...]:
-  keys = ("path", "name", "transform", "part")
-  return tuple(Row(**dict(zip(keys, e, strict=False))) for e in entries)
+_COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
 
 
-def _in_layers(ours: str, theirs: str, rows: Sequence[Row]) -> tuple[Row, ...]:
-  """Rows whose names are within a part of a layer."""
+def rows(*entries: tuple) -> tuple[Row, ...]:
+  """Rows of (path, tensor, and transform and part if they say so)."""
+  return tuple(Row(**dict(zip(_COLUMNS, e, strict=False))) for e in entries)
+
+
+def below(ours: str, theirs: str, table: Sequence[Row]) -> tuple[Row, ...]:
+  """Rows with prefixes before both names."""
   return tuple(
-    dataclasses.replace(row, path=f"{ours}.{row.path}", name=theirs + row.name)
-    for row in rows
+    dataclasses.replace(row, path=ours + row.path, name=theirs + row.name)
+    for row in table
   )
 
 
-_ATTENTION = _in_layers(
-  "layers.{i}.attention",
-  "model.layers.{i}.self_attn.",
-  _rows(
-    ("q.weight", "q_proj.weight", SPLIT_ROWS),
-    ("k.weight", "k_proj.weight", SPLIT_ROWS),
-    ("v.weight", "v_proj.weight", SPLIT_ROWS),
-    ("o.weight", "o_proj.weight", SPLIT_COLUMNS),
-    ("q.bias", "q_proj.bias", SPLIT_BIAS),
-    ("k.bias", "k_proj.bias", SPLIT_BIAS),
-    ("v.bias", "v_proj.bias", SPLIT_BIAS),
-    ("o.bias", "o_proj.bias"),
-    ("q_norm.weight", "q_norm.weight"),
-    ("k_norm.weight", "k_norm.weight"),
-  ),
+# Of a layer, under the names that Llama's has.
+ATTENTION = rows(
+  ("q.weight", "q_proj.weight", SPLIT_ROWS),
+  ("k.weight", "k_proj.weight", SPLIT_ROWS),
+  ("v.weight", "v_proj.weight", SPLIT_ROWS),
+  ("o.weight", "o_proj.weight", SPLIT_COLUMNS),
+  ("q.bias", "q_proj.bias", SPLIT_BIAS),
+  ("k.bias", "k_proj.bias", SPLIT_BIAS),
+  ("v.bias", "v_proj.bias", SPLIT_BIAS),
+  ("o.bias", "o_proj.bias"),
+  ("q_norm.weight", "q_norm.weight"),
+  ("k_norm.weight", "k_norm.weight"),
 )
-_MLP = _in_layers(
-  "layers.{i}.mlp",
-  "model.layers.{i}.mlp.",
-  _rows(
-    ("gate.weight", "gate_proj.weight"),
-    ("up.weight", "up_proj.weight"),
-    ("down.weight", "down_proj.weight"),
-    ("gate.bias", "gate_proj.bias"),
-    ("up.bias", "up_proj.bias"),
-    ("down.bias", "down_proj.bias"),
-  ),
+MLP = rows(
+  ("gate.weight", "gate_proj.weight"),
+  ("up.weight", "up_proj.weight"),
+  ("down.weight", "down_proj.weight"),
+  ("gate.bias", "gate_proj.bias"),
+  ("up.bias", "up_proj.bias"),
+  ("down.bias", "down_proj.bias"),
 )
-_ENDS = _rows(
+_IN_LAYERS = (
+  *below("layers.{i}.attention.", "model.layers.{i}.self_attn.", ATTENTION),
+  *below("layers.{i}.mlp.", "model.layers.{i}.mlp.", MLP),
+)
+_ENDS = rows(
   ("embed.weight", "model.embed_tokens.weight"),
   ("norm.weight", "model.norm.weight"),
   ("head.weight", "lm_head.weight"),
@@ -141,12 +144,11 @@ _ENDS = _rows(
 # Llama, Mistral, Qwen 2 and 3, Chinchilla.
 DECODER = (
   *_ENDS,
-  *_ATTENTION,
-  *_MLP,
-  *_in_layers(
-    "layers.{i}",
+  *_IN_LAYERS,
+  *below(
+    "layers.{i}.",
     "model.layers.{i}.",
-    _rows(
+    rows(
       ("attention_norm.weight", "input_layernorm.weight"),
       ("mlp_norm.weight", "post_attention_layernorm.weight"),
     ),
@@ -154,12 +156,11 @@ DECODER = (
 )
 GEMMA = (
   *_ENDS,
-  *_ATTENTION,
-  *_MLP,
-  *_in_layers(
-    "layers.{i}",
+  *_IN_LAYERS,
+  *below(
+    "layers.{i}.",
     "model.layers.{i}.",
-    _rows(
+    rows(
       ("attention_norm.weight", "input_layernorm.weight"),
       ("attention_post_norm.weight", "post_attention_layernorm.weight"),
       ("mlp_norm.weight", "pre_feedforward_layernorm.weight"),
@@ -172,17 +173,17 @@ GEMMA_TEXT = tuple(
   dataclasses.replace(row, name=f"language_model.{row.name}") for row in GEMMA
 )
 GPT2 = (
-  *_rows(
+  *rows(
     ("embed.weight", "transformer.wte.weight"),
     ("position.weight", "transformer.wpe.weight"),
     ("norm.weight", "transformer.ln_f.weight"),
     ("norm.bias", "transformer.ln_f.bias"),
     ("head.weight", "lm_head.weight"),
   ),
-  *_in_layers(
-    "layers.{i}",
+  *below(
+    "layers.{i}.",
     "transformer.h.{i}.",
-    _rows(
+    rows(
       ("attention_norm.weight", "ln_1.weight"),
       ("attention_norm.bias", "ln_1.bias"),
       ("attention.q.weight", "attn.c_attn.weight", THIRD_OF_COLUMNS, 0),
@@ -304,7 +305,7 @@ def sources(
   *,
   table: Sequence[Row] = DECODER,
 ) -> list[Source]:
-  """Looks every parameter of a model up in the table.
+  """Looks every parameter of a model or a head up in the table.
 
   Args:
     paths: parameter paths; `layers.3.…` or, with scanned layers, `layers.…`.
@@ -314,22 +315,29 @@ def sources(
   Raises:
     KeyError: the table has no row for a path.
   """
-  rows = {row.path: row for row in table}
+  by_path = {row.path: row for row in table}
   found = []
   for path, shape in zip(paths, shapes, strict=True):
-    layer = re.match(r"layers\.(\d+)\.", path)
-    stacked = path.startswith("layers.") and layer is None
-    template = re.sub(r"^layers\.(\d+\.)?", "layers.{i}.", path)
-    if template not in rows:
-      raise KeyError(f"no Hugging Face tensor is known for parameter {path!r}")
-    row = rows[template]
-    layers = range(shape[0]) if stacked else [layer.group(1) if layer else ""]
+    numbers = _NUMBER.findall(path)
+    template = path
+    for letter in _LETTERS[: len(numbers)]:
+      template = _NUMBER.sub(f"{{{letter}}}", template, count=1)
+    stacked = path.startswith("layers.") and not numbers
+    if stacked:
+      template = path.replace("layers.", "layers.{i}.", 1)
+    if template not in by_path:
+      raise KeyError(f"no tensor is known for the parameter {path!r}")
+    row = by_path[template]
+    each = [[str(i)] for i in range(shape[0])] if stacked else [numbers]
     own_shape = tuple(shape[1:]) if stacked else tuple(shape)
     found.append(
       Source(
         path=path,
         shape=tuple(shape),
-        names=tuple(row.name.replace("{i}", str(i)) for i in layers),
+        names=tuple(
+          row.name.format(**dict(zip(_LETTERS, numbers, strict=False)))
+          for numbers in each
+        ),
         stacked=stacked,
         file_shape=row.transform.file_shape(own_shape),
         transform=row.transform,

@@ -1,7 +1,8 @@
-"""The safetensors format: named arrays in a file, read and written.
+"""The safetensors format: named arrays in a file, opened and read.
 
 The format (safetensors, "Format"): the header's length as 8 bytes, the header
-in JSON, the bytes of all tensors. `regions` reads parts of them.
+in JSON, the bytes of all tensors. `regions` reads parts of them, and
+`tensor_writer` writes such files.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -41,7 +42,7 @@ _SIZES = {
 # comes with a downloaded model.
 _SHARD = re.compile(r"[^/\\\0]+\.safetensors")
 _LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
-_PIECE = 1 << 24  # bytes read at once where a cast needs a second buffer
+PIECE = 1 << 24  # bytes at once where a cast needs a second buffer
 _ALIGNED = 64  # bytes; jax's CPU arrays lie so, and take such buffers over
 _SHOWN = 60  # characters of a name or a value that an error shows
 
@@ -110,12 +111,12 @@ class Entry:
     """
     own = self.dtype
     if out.dtype == own:
-      self._fill(out.view(np.uint8), first * own.itemsize)
+      self.fill(out.view(np.uint8), first * own.itemsize)
       return
-    piece = np.empty(min(out.size, _PIECE // own.itemsize), own)
+    piece = np.empty(min(out.size, PIECE // own.itemsize), own)
     for at in range(0, out.size, max(piece.size, 1)):
       part = piece[: out.size - at]
-      self._fill(part.view(np.uint8), (first + at) * own.itemsize)
+      self.fill(part.view(np.uint8), (first + at) * own.itemsize)
       out[at : at + part.size] = part
 
   def same_bytes(self, other: "Entry", share: tuple[int, int]) -> bool:
@@ -129,17 +130,21 @@ class Entry:
       return False
     number, count = share
     start, end = (self.nbytes * n // count for n in (number, number + 1))
-    mine, theirs = np.empty((2, min(end - start, _PIECE)), np.uint8)
+    mine, theirs = np.empty((2, min(end - start, PIECE)), np.uint8)
     for at in range(start, end, max(mine.size, 1)):
       size = min(mine.size, end - at)
-      self._fill(mine[:size], at)
-      other._fill(theirs[:size], at)
+      self.fill(mine[:size], at)
+      other.fill(theirs[:size], at)
       if not np.array_equal(mine[:size], theirs[:size]):
         return False
     return True
 
-  def _fill(self, buffer: np.ndarray, at: int) -> None:
-    """Reads bytes of the tensor, from `at` on, until the buffer is full."""
+  def fill(self, buffer: np.ndarray, at: int) -> None:
+    """Reads bytes of the tensor, from `at` on, until the buffer is full.
+
+    Raises:
+      CheckpointError: the file has shrunk.
+    """
     if not self.file.fill(buffer, self.start + at):
       raise CheckpointError(
         f"{self.path}: the file ends within tensor {self.name}; fetch it again"
@@ -332,75 +337,3 @@ def shown(value: Any) -> str:
   """A value as errors spell it: a file may hold one of any length."""
   spelled = repr(value)
   return spelled if len(spelled) <= _SHOWN else f"{spelled[: _SHOWN - 1]}…"
-
-
-def write(
-  path: pathlib.Path,
-  shapes: Mapping[str, Sequence[int]],
-  tensors: Iterator[tuple[str, np.ndarray]],
-  dtype: np.dtype,
-  integers: Mapping[str, np.ndarray] | None = None,
-) -> None:
-  """Writes a file, tensor by tensor.
-
-  Args:
-    path: the file.
-    shapes: tensor name to shape, in the order of `tensors`.
-    tensors: names and values; as many as `shapes` has are taken.
-    dtype: of the file: float32, float16 or bfloat16.
-    integers: name to value of tensors of int64 that go with them.
-
-  Raises:
-    ValueError: a tensor is not the next one that `shapes` announced, or holds
-      a number that float16 has no room for.
-  """
-  code = {known: code for code, known in DTYPES.items()}[dtype]
-  header, end = {"__metadata__": {"format": "pt"}}, 0
-  for name, shape in shapes.items():
-    start, end = end, end + math.prod(shape) * dtype.itemsize
-    header[name] = {
-      "dtype": code,
-      "shape": list(shape),
-      "data_offsets": [start, end],
-    }
-  for name, value in (integers or {}).items():
-    start, end = end, end + value.nbytes
-    header[name] = {
-      "dtype": {np.dtype(np.int64): "I64"}[value.dtype],
-      "shape": list(value.shape),
-      "data_offsets": [start, end],
-    }
-  encoded = json.dumps(header).encode()
-  encoded += b" " * (-len(encoded) % 8)
-  with path.open("wb") as file:
-    file.write(len(encoded).to_bytes(8, "little") + encoded)
-    for announced, shape in shapes.items():
-      name, value = next(tensors, (None, np.empty(0)))
-      if name is None:
-        raise ValueError(f"tensor {announced} was announced and never came")
-      if (name, value.shape) != (announced, tuple(shape)):
-        raise ValueError(f"tensor {name} {value.shape} was not announced")
-      for part in _cast(name, value, dtype):
-        file.write(part)
-    for value in (integers or {}).values():
-      file.write(np.ascontiguousarray(value).tobytes())
-
-
-def _cast(
-  name: str, value: np.ndarray, dtype: np.dtype
-) -> Iterable[memoryview]:
-  """A tensor's bytes in another type, in pieces."""
-  flat = np.ascontiguousarray(value).reshape(-1)
-  step = max(_PIECE // max(flat.itemsize, dtype.itemsize), 1)
-  for at in range(0, flat.size, step):
-    part = flat[at : at + step]
-    with np.errstate(over="ignore"):
-      cast = part.astype(dtype, copy=False)
-    # Looked for: casts of bfloat16 raise no floating point error.
-    if cast is not part and np.any(np.isinf(cast) & np.isfinite(part)):
-      raise ValueError(
-        f"tensor {name} holds {np.abs(part).max():.4g}, which {dtype.name} has "
-        "no room for; give --dtype=bfloat16 or float32"
-      )
-    # Seen as bytes: numpy has no buffer of bfloat16.
-    yield cast.view(np.uint8).data

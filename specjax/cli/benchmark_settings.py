@@ -1,7 +1,7 @@
 """The settings of specjax-benchmark, and which of them go together."""
 
 import dataclasses
-import math
+import functools
 from collections.abc import Sequence
 
 from absl import flags
@@ -13,17 +13,7 @@ from specjax.proposers import kinds
 # By name only: their modules import jax, and wrong command lines fail before.
 PEERS = ("transformers", "llama_cpp")
 SWEEPS = ("none", "batch", "live", "capacity", "startup")
-
-
-def _as_generate(name: str):
-  """A setting of the same name, kind and meaning as specjax-generate's."""
-  field = settings.FIELDS[name]
-  return table.setting(
-    field.default,
-    field.metadata["kind"],
-    field.metadata["help"],
-    field.metadata["choices"],
-  )
+_as_generate = functools.partial(table.again, settings.FIELDS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,6 +115,10 @@ _SWEPT = {
   "capacity": {"compilation_cache"},
   "startup": set(),
 }  # fmt: skip
+# What names something, and so is not empty.
+_NAMED = (
+  "json", "plot", "compilation_cache", "gguf", "draft_model", "draft_layers",
+)  # fmt: skip
 _LEAST = {
   "ngram_min": 1,
   "temperature": 0,
@@ -153,54 +147,38 @@ def parse(argv: Sequence[str]) -> Settings | None:
   table.define(FIELDS, values)
   given = table.read(values, argv, instead="prompts go in --prompts")
   s = Settings(**given)
-  lookahead = _list(s.lookahead)
-  if not all(part.isascii() and part.isdigit() for part in lookahead) or (
-    min(map(int, lookahead), default=0) < 1
-  ):
-    raise command.UsageError(
-      f"--lookahead={s.lookahead}: give whole numbers above 0, with commas"
-      " between"
-    )
-  if len(set(lookahead)) < len(lookahead):
-    raise command.UsageError(
-      f"--lookahead={s.lookahead}: one is there twice; keep one"
-    )
-  runs = _list(s.runs)
+
+  def count(part: str) -> int:
+    if not (part.isascii() and part.isdigit() and int(part)):
+      raise ValueError(
+        f"--lookahead={s.lookahead}: give whole numbers above 0, with commas"
+        " between"
+      )
+    return int(part)
+
+  lookahead = table.listed("lookahead", s.lookahead, count)
+  runs = [part.strip() for part in s.runs.split(",")]
   try:
-    asked.every(runs, tuple(map(int, lookahead)))
+    asked.every(runs, lookahead)
   except ValueError as error:
     raise command.UsageError(f"--runs={s.runs}: {error}") from None
   s = dataclasses.replace(
     s,
     runs=tuple(dict.fromkeys(("plain", *runs))),
-    lookahead=tuple(map(int, lookahead)),
-    peer=tuple(s.peer),
+    lookahead=lookahead,
   )
   _check(s, given)
   return s
-
-
-def _list(text: str) -> list[str]:
-  return [part.strip() for part in text.split(",")]
 
 
 def _check(s: Settings, given: dict) -> None:
   """Refuses what cannot be or does nothing."""
 
   def named(name: str) -> str:
-    value = given.get(name, getattr(s, name))
-    return f"--{name}" + ("" if value is True else f"={value}")
+    return table.named(name, given.get(name, getattr(s, name)))
 
-  if not s.model:
-    raise command.UsageError(
-      "--model is missing; name a folder, a hub id (org/name) or a gs:// path"
-    )
-  for name, least in {**_LEAST, "ngram_max": s.ngram_min}.items():
-    value = getattr(s, name)
-    if value is not None and not least <= value < math.inf:
-      raise command.UsageError(
-        f"{named(name)} is out of range; give at least {least}"
-      )
+  table.check_needed(s, {"model": table.MODEL})
+  table.check_least(s, {**_LEAST, "ngram_max": s.ngram_min})
   for name in s.peer:
     if name not in PEERS:
       raise command.UsageError(
@@ -209,11 +187,7 @@ def _check(s: Settings, given: dict) -> None:
       )
   if len(set(s.peer)) < len(s.peer):
     raise command.UsageError(f"--peer={s.peer[0]} is given twice; keep one")
-  for name in (
-    "json", "plot", "compilation_cache", "gguf", "draft_model", "draft_layers",
-  ):  # fmt: skip
-    if getattr(s, name) == "":
-      raise command.UsageError(f"--{name}= is empty; give a name")
+  table.check_filled(s, _NAMED)
   for name, reason in _idle(s).items():
     if name in given:
       raise command.UsageError(

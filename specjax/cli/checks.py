@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from specjax import shipped
-from specjax.cli import command
+from specjax.cli import command, table
 from specjax.cli import settings as settings_lib
 from specjax.engine import request as request_lib
 from specjax.engine import sizes
@@ -114,7 +114,7 @@ def named(given: settings_lib.Given, name: str) -> str:
   value = getattr(given.settings, name)
   if name in given.config - given.flags:
     return f"config.{name}={value!r}"
-  return f"--{name}" + ("" if value is True else f"={value}")
+  return table.named(name, value)
 
 
 def logit_bias(texts: Sequence[str]) -> dict[int, float]:
@@ -148,10 +148,7 @@ def logit_bias(texts: Sequence[str]) -> dict[int, float]:
 
 def _check_needed(given: settings_lib.Given) -> None:
   s = given.settings
-  if not s.model:
-    raise command.UsageError(
-      "--model is missing; name a folder, a hub id (org/name) or a gs:// path"
-    )
+  table.check_needed(s, {"model": table.MODEL})
   if (s.prompt is None) == (s.prompts is None):
     state = "missing" if s.prompt is None else "both given"
     raise command.UsageError(
@@ -188,7 +185,8 @@ def _check_needed(given: settings_lib.Given) -> None:
   if s.proposer == "layer_skip" and s.draft_layers is None:
     raise command.UsageError(
       f"{named(given, 'proposer')} needs --draft_layers; give how many of the"
-      " first layers draft, as 8, or which, as 0,1,5,29"
+      " first layers draft, as 8, or which, as 0,1,5,29 (specjax-layers looks"
+      " for the best)"
     )
 
 

@@ -1,6 +1,8 @@
 """The settings of specjax-distill-data, and which of them go together."""
 
+import contextlib
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -11,17 +13,7 @@ from specjax.cli import settings as settings_lib
 from specjax.jobs import urls
 
 PROPOSERS = ("none", "ngram")
-
-
-def _as_generate(name: str):
-  """A setting of the same name, kind and meaning as specjax-generate's."""
-  field = settings_lib.FIELDS[name]
-  return table.setting(
-    field.default,
-    field.metadata["kind"],
-    field.metadata["help"],
-    field.metadata["choices"],
-  )
+_as_generate = functools.partial(table.again, settings_lib.FIELDS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +81,7 @@ class Settings:
   proposer: str = table.setting(
     "none",
     "choice",
-    "who drafts, for speed: with many slots on a CPU none is the fastest",
+    "who drafts, for speed alone; the rows are of the same law",
     PROPOSERS,
   )
   lookahead: int = _as_generate("lookahead")
@@ -97,7 +89,7 @@ class Settings:
     16,
     "integer",
     "answers that are made at once; on 2 CPU cores 8, 16 and 32 were equally"
-    " fast, on an accelerator more are faster",
+    " fast",
   )
   capacity: int | None = _as_generate("capacity")
   dtype: str = _as_generate("dtype")
@@ -166,49 +158,33 @@ def _taken_apart(s: Settings) -> Settings:
   """With numbers for the texts that list some."""
   return dataclasses.replace(
     s,
-    prompts=tuple(s.prompts),
     temperatures=_numbers(
       "temperatures", s.temperatures, float, "numbers from 0 on, as in 0,0.7,1"
     ),
-    hidden=()
-    if s.hidden is None
-    else _numbers("hidden", s.hidden, int, "layers' numbers, as in 15,30"),
+    hidden=_numbers("hidden", s.hidden, int, "layers' numbers, as in 15,30"),
   )
 
 
 def _numbers(name: str, text: str, kind: type, wanted: str) -> tuple:
-  try:
-    found = tuple(kind(part) for part in str(text).split(","))
-    if not all(0 <= number < math.inf for number in found):
-      raise ValueError
-  except ValueError:
-    raise command.UsageError(
-      f"--{name}={text}: give {wanted}, with commas between"
-    ) from None
-  if len(set(found)) < len(found):
-    raise command.UsageError(f"--{name}={text}: one is there twice; keep one")
-  return found
+  def one(part: str):
+    with contextlib.suppress(ValueError):
+      if 0 <= (number := kind(part)) < math.inf:
+        return number
+    raise ValueError(f"--{name}={text}: give {wanted}, with commas between")
+
+  return table.listed(name, text, one)
 
 
 def _check(s: Settings) -> None:
   """Refuses what cannot be."""
-  for name, what in (
-    ("model", "a folder, a hub id (org/name) or a gs:// path"),
-    ("output", "the folder to write"),
-  ):
-    if not (getattr(s, name) or "").strip():
-      raise command.UsageError(f"--{name} is missing; name {what}")
+  needed = {"model": table.MODEL, "output": "the folder to write"}
+  table.check_needed(s, needed)
   if urls.is_url(s.output):
     raise command.UsageError(
       f"--output={s.output} is a URL; name a folder of this machine, and copy"
       " it when it is done"
     )
-  for name, least in _LEAST.items():
-    value = getattr(s, name)
-    if value is not None and value < least:
-      raise command.UsageError(
-        f"--{name}={value} is out of range; give at least {least}"
-      )
+  table.check_least(s, _LEAST)
   if not s.prompts and not s.self_prompts:
     raise command.UsageError(
       "there are no prompts; name a file in --prompts, or give --self_prompts"
@@ -221,9 +197,7 @@ def _check(s: Settings) -> None:
     raise command.UsageError(
       f"--hidden needs plain decoding; leave out --proposer={s.proposer}"
     )
-  for name in ("exclude", "compilation_cache", "max_memory"):
-    if getattr(s, name) == "":
-      raise command.UsageError(f"--{name}= is empty; give a value")
+  table.check_filled(s, ("exclude", "compilation_cache", "max_memory"))
 
 
 def _idle(s: Settings) -> Mapping[str, str]:

@@ -3,8 +3,7 @@
 import dataclasses
 import pathlib
 import runpy
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -170,7 +169,9 @@ def parse(argv: Sequence[str]) -> Asked | None:
     )
   config = read_config("config", s.config)
   other = None if s.against is None else read_config("against", s.against)
-  proposers = _each("proposers", s.proposers or config.settings.proposer, str)
+  proposers = table.listed(
+    "proposers", s.proposers or config.settings.proposer, str
+  )
   for one in filter(None, (config, other)):
     _check_proposers(s, one, proposers)
   c = config.settings
@@ -178,8 +179,10 @@ def parse(argv: Sequence[str]) -> Asked | None:
     settings=s,
     config=config,
     against=other,
-    topologies=_each("topology", s.topology, topology_lib.parse),
-    strategies=_each("strategies", s.strategies or _own(c), strategy_lib.parse),
+    topologies=table.listed("topology", s.topology, topology_lib.parse),
+    strategies=table.listed(
+      "strategies", s.strategies or _own(c), strategy_lib.parse
+    ),
     proposers=proposers,
     batch=_numbers("batch", s.batch, c.slots),
     lookahead=_lookahead(s, config, proposers),
@@ -232,27 +235,12 @@ def _own(c: settings.Settings) -> str:
   return f"{text}+{c.cache_sharding}" if c.cache_sharding else text
 
 
-def _each(name: str, text: str | None, one: Callable[[str], Any]) -> tuple:
-  """A list of a flag, each read by `one`, twice the same refused."""
-  try:
-    found = [one(part) for part in text.split(",")] if text else []
-  except ValueError as error:
-    raise command.UsageError(str(error)) from None
-  for index, value in enumerate(found):
-    if value in found[:index]:
-      raise command.UsageError(
-        f"--{name}={text}: {value} is there twice; keep one"
-      )
-  return tuple(found)
-
-
 def _numbers(
   name: str, text: str | None, default: int, least: int = 1
 ) -> tuple[int, ...]:
   """A list of whole numbers."""
 
   def one(part: str) -> int:
-    part = part.strip()
     if not part.isdecimal() or not least <= int(part) <= _MOST:
       raise ValueError(
         f"--{name}={text}: {part!r} is no whole number from {least} to {_MOST}"
@@ -261,7 +249,7 @@ def _numbers(
 
   if text is not None and not text.strip():
     raise command.UsageError(f"--{name} is empty; give numbers, as 1,8")
-  return _each(name, str(default) if text is None else text, one)
+  return table.listed(name, str(default) if text is None else text, one)
 
 
 def _check_proposers(

@@ -12,6 +12,7 @@ terminated.
 """
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Sequence
 
@@ -23,15 +24,7 @@ from specjax.cli import settings as settings_lib
 
 PROGRAM = "specjax-layers"
 SHOWN = 12  # candidates of the table
-
-
-def _as_generate(name: str):
-  """A setting of the same name, kind and meaning as specjax-generate's."""
-  field = settings_lib.FIELDS[name]
-  about = field.metadata
-  return table.setting(
-    field.default, about["kind"], about["help"], about["choices"]
-  )
+_as_generate = functools.partial(table.again, settings_lib.FIELDS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,15 +79,10 @@ def parse(argv: Sequence[str]) -> Settings | None:
   values = flags.FlagValues()
   table.define(FIELDS, values)
   given = table.read(values, argv, instead="give --model and --prompts")
-  for name, what in (("model", "a model's folder"), ("prompts", "a .jsonl")):
-    if not given.get(name, "").strip():
-      raise command.UsageError(f"--{name} is missing; name {what}")
   settings = Settings(**given)
-  for name in ("lookahead", "max_new_tokens", "budget"):
-    if getattr(settings, name) < 1:
-      raise command.UsageError(
-        f"--{name}={getattr(settings, name)} is out of range; give at least 1"
-      )
+  table.check_needed(settings, {"model": table.MODEL, "prompts": "a .jsonl"})
+  counts = ("lookahead", "max_new_tokens", "budget")
+  table.check_least(settings, dict.fromkeys(counts, 1))
   if not 0 <= settings.temperature <= 1e30:  # NaN, too
     raise command.UsageError(
       f"--temperature={settings.temperature} is out of range; give 0 or more"

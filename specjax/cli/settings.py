@@ -40,15 +40,14 @@ class Settings:
   draft_model: str | None = table.setting(
     None,
     "string",
-    "the folder of whatever drafts, a small model or a head, named like --model"
-    " or, if specjax brings it, by its name alone (smollm2-eagle); for mtp the"
-    " model's own if not given",
+    "the folder of whatever drafts, a small model or a head, named like"
+    " --model; for mtp the model's own if not given",
   )
   draft_layers: str | None = table.setting(
     None,
     "string",
     "the layers of the model that layer_skip drafts with: the first 8, as 8, or"
-    " those with these numbers, as 0,1,5,29",
+    " those with these numbers, as 0,1,5,29; specjax-layers looks for the best",
   )
   lookahead: int = table.setting(4, "integer", "tokens drafted a step, at most")
   ngram_min: int = table.setting(
@@ -278,9 +277,6 @@ def parse(argv: Sequence[str]) -> Given | None:
   given, config = read(
     FIELDS, argv, instead="prompts go in --prompt or --prompts"
   )
-  for name in ("stop", "logit_bias"):
-    if name in given:
-      given[name] = tuple(given[name])
   base = dataclasses.replace(DEFAULTS, **config)
   return Given(
     settings=dataclasses.replace(base, **given),

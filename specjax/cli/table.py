@@ -1,4 +1,4 @@
-"""A table of settings becomes a command's flags and its help.
+"""A table of settings becomes a command's flags, its help and its checks.
 
 A command keeps its settings in a dataclass whose fields are made by `setting`.
 Flags are parsed into an object of their own: absl's global flags hold those of
@@ -7,14 +7,17 @@ every library that was imported, and their errors span several lines.
 
 import dataclasses
 import difflib
+import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
 from specjax.cli import command
 
+# What --model names; errors say it where it is missing.
+MODEL = "a folder, a hub id (org/name) or a gs:// path"
 _HELP = {"--help", "-help", "--helpshort", "--helpfull", "-h"}
 
 
@@ -31,6 +34,12 @@ def setting(default: Any, kind: str, help: str, choices: Sequence[str] = ()):
   """
   metadata = {"kind": kind, "help": help, "choices": tuple(choices)}
   return dataclasses.field(default=default, metadata=metadata)
+
+
+def again(fields: Mapping[str, dataclasses.Field], name: str):
+  """A setting of another command: the same kind, default and meaning."""
+  field = fields[name]
+  return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
 def fields_of(settings: type) -> Mapping[str, dataclasses.Field]:
@@ -70,6 +79,8 @@ def read(
 ) -> dict[str, Any]:
   """Parses a command line; gives the values of the flags that are on it.
 
+  Those of a flag that may be given several times are a tuple.
+
   Args:
     values: with the flags defined.
     argv: the command line, program name first.
@@ -103,7 +114,8 @@ def read_all(
   except flags.Error as error:
     raise command.UsageError(last_line(error)) from None
   given = {name: values[name].value for name in values if values[name].present}
-  return given, rest[1:]
+  several = {n: tuple(v) for n, v in given.items() if isinstance(v, list)}
+  return given | several, rest[1:]
 
 
 def flag_help(fields: Iterable[dataclasses.Field]) -> list[str]:
@@ -125,6 +137,73 @@ def flag_help(fields: Iterable[dataclasses.Field]) -> list[str]:
       subsequent_indent="      ",
     )
   return lines
+
+
+def listed(name: str, text: str | None, one: Callable[[str], Any]) -> tuple:
+  """The parts of a flag's text, with commas between; of None there are none.
+
+  Args:
+    name: the flag's.
+    text: its value.
+    one: reads a part. What its ValueError says is the whole error.
+
+  Raises:
+    UsageError: a part is wrong, or there twice.
+  """
+  parts = [] if text is None else text.split(",")
+  try:
+    found = tuple(one(part.strip()) for part in parts)
+  except ValueError as error:
+    raise command.UsageError(str(error)) from None
+  if any(value in found[:index] for index, value in enumerate(found)):
+    raise command.UsageError(f"--{name}={text}: one is there twice; keep one")
+  return found
+
+
+def named(name: str, value: Any) -> str:
+  """A setting and its value, written as a flag."""
+  return f"--{name}" + ("" if value is True else f"={value}")
+
+
+def check_needed(settings: Any, needed: Mapping[str, str]) -> None:
+  """Refuses a command line that lacks something.
+
+  Args:
+    settings: the command's.
+    needed: what each setting that has to be there names.
+
+  Raises:
+    UsageError: names the setting, and what to name with it.
+  """
+  for name, what in needed.items():
+    value = getattr(settings, name)
+    if not (value.strip() if isinstance(value, str) else value):
+      raise command.UsageError(f"--{name} is missing; name {what}")
+
+
+def check_filled(settings: Any, names: Iterable[str]) -> None:
+  """Refuses settings that are given as nothing.
+
+  Raises:
+    UsageError: names the setting.
+  """
+  for name in names:
+    if getattr(settings, name) == "":
+      raise command.UsageError(f"--{name}= is empty; give a value")
+
+
+def check_least(settings: Any, least: Mapping[str, float]) -> None:
+  """Refuses numbers below their least, or that are none; None is unset.
+
+  Raises:
+    UsageError: names the setting, its value and the least one.
+  """
+  for name, bound in least.items():
+    value = getattr(settings, name)
+    if value is not None and not bound <= value < math.inf:
+      raise command.UsageError(
+        f"{named(name, value)} is out of range; give at least {bound}"
+      )
 
 
 def hint(name: str, known: Iterable[str], prefix: str = "") -> str:

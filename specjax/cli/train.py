@@ -5,13 +5,15 @@
   specjax-generate --model=TARGET --proposer=draft_model --draft_model=DRAFT …
 
 The best data are the target's own answers, with its states
-(specjax-distill-data --hidden); on other texts, or without states, the target
-reads along, which costs several times as much. OUTPUT becomes the folder that
+(specjax-distill-data --hidden); without states the target reads along, one more
+pass of it for every batch. OUTPUT becomes the folder that
 --draft_model of other commands names; its folder training has checkpoints, a
 log of JSON lines and a picture of the losses. A run that was ended goes on with
 --resume, to the very same weights. Held-out figures: acceptance is Σ min(p, q),
-the share of drafts kept at temperature 1; agreement that at temperature 0. Exit
-code: 0 done, 1 failed, 2 wrong command line, 130 interrupted, 143 terminated.
+the share of drafts kept at temperature 1; agreement that at temperature 0. The
+log's same figures without held_out_ are of the first row of each batch alone,
+to save time. Exit code: 0 done, 1 failed, 2 wrong command line, 130
+interrupted, 143 terminated.
 """
 
 import dataclasses
@@ -51,12 +53,12 @@ def _main(argv: Sequence[str]) -> int:
   output = pathlib.Path(s.output)
   _check_output(s, output)
   # jax takes a second to import: wrong command lines fail before it.
-  from specjax import compilation_cache
+  from specjax import compilation_cache, pictures
   from specjax.training import plots, trainer
 
   weights = train_settings.losses_of(s)
   if s.plot is not None:
-    plots.check(s.plot)
+    pictures.check(s.plot)
   if s.compilation_cache == "off":
     compilation_cache.disable()
   else:
@@ -65,9 +67,9 @@ def _main(argv: Sequence[str]) -> int:
   corpus, held_out = _corpora(s, target)
   objective = _objective(s, target, placement, corpus, weights)
   rows, looked = _rows(s, corpus), _rows(s, held_out)
-  _claim(s, output, target, corpus, objective)
+  _claim(s, output, target, corpus)
   made = trainer.Trainer(objective, _options(s))
-  _say(_summary(s, objective, rows, looked))
+  _say(_summary(s, made, rows, looked))
   with stopping.patient() as stop, _Progress(s.steps) as progress:
     state, done = trainer.run(
       made,
@@ -86,7 +88,7 @@ def _main(argv: Sequence[str]) -> int:
     return stopping.EXIT_CODES[stop.signal]
   objective.save(state["params"], output)
   plot = s.plot
-  if plot is None and plots.is_possible():
+  if plot is None and pictures.is_possible():
     plot = output / RUN / "loss.png"
   if plot is not None:
     title = f"{s.proposer} for {s.model}"
@@ -157,9 +159,6 @@ def _objective(s, target, placement, corpus, weights) -> Any:
 
   kept = recipes.kept_ids(corpus, target, s.vocabulary, prompts=s.learn_prompts)
   if s.proposer != "draft_model":
-    fuses = s.eagle == 3
-    steps = s.heads if s.proposer != "eagle" else s.unroll
-    least = {"eagle": 3 if fuses else 1, "medusa": 4, "mtp": 1}
     return recipes.head(
       s.proposer,
       target,
@@ -167,8 +166,8 @@ def _objective(s, target, placement, corpus, weights) -> Any:
       corpus.layers,
       weights,
       seed=s.seed,
-      fuses=fuses,
-      steps=steps or least[s.proposer],
+      fuses=s.eagle == 3,
+      steps=train_settings.steps_of(s),
       start_layer=s.start_layer,
       decay=0.8 if s.decay is None else s.decay,
       dtype=s.save_dtype,
@@ -218,16 +217,19 @@ def _options(s: train_settings.Settings) -> Any:
   )
 
 
-def _claim(s, output: pathlib.Path, target, corpus, objective) -> None:
+def _claim(s, output: pathlib.Path, target, corpus) -> None:
   """Holds a resumed run to its settings; writes down those of a new one."""
   import shutil
+
+  from specjax.jobs import manifest
+  from specjax.training import shard_writer
 
   fields = dataclasses.asdict(s)
   said = {k: v for k, v in fields.items() if k not in train_settings.FREE}
   digest = hashlib.sha256(corpus.tokens.tobytes())
   digest.update(corpus.starts.tobytes() + corpus.answer.tobytes())
   said["data"] = digest.hexdigest()
-  said["target"] = target.tokenizer.fingerprint()
+  said["target"] = manifest.digest_of_folder(target.folder)
   said = json.loads(json.dumps(said))  # As it comes back.
   path = output / RUN / SETTINGS
   if s.resume and path.is_file():
@@ -244,22 +246,23 @@ def _claim(s, output: pathlib.Path, target, corpus, objective) -> None:
     return
   shutil.rmtree(output / RUN, ignore_errors=True)
   path.parent.mkdir(parents=True, exist_ok=True)
-  partial = path.with_name(SETTINGS + ".partial")
-  partial.write_text(json.dumps(said, indent=2) + "\n")
-  partial.replace(path)
+  shard_writer.write(path, (json.dumps(said, indent=2) + "\n").encode())
 
 
-def _summary(s, objective, rows, looked) -> str:
-  import math
-
-  count = sum(math.prod(x.shape) for x in objective.init(s.seed).values())
+def _summary(s, made, rows, looked) -> str:
   text = (
-    f"{s.proposer}: {count / 1e6:.1f}M parameters to train; {rows.tokens}"
+    f"{s.proposer}: {made.size / 1e6:.1f}M parameters to train; {rows.tokens}"
     f" tokens in {len(rows)} rows of {s.length}, {looked.tokens} held out;"
     f" {s.steps} steps of {s.batch * s.accumulate} rows"
   )
-  if not objective.law.is_stored:
-    text += "; the data have no states: the target reads along"
+  law = made.objective.law
+  if not law.is_stored:
+    lacks = ",".join(map(str, sorted(set(law.layers) - set(law.stored))))
+    text += (
+      f"; the data have no states after layers {lacks}, so the target reads"
+      " along (specjax-distill-data --hidden="
+      f"{','.join(map(str, sorted(set(law.layers))))} stores all it needs)"
+    )
   return text
 
 

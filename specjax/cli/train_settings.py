@@ -1,6 +1,7 @@
 """The settings of specjax-train, and which of them go together."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,25 +10,8 @@ from specjax.cli import command, table
 from specjax.cli import settings as settings_lib
 
 KINDS = ("draft_model", "eagle", "medusa", "mtp")
-DTYPES = ("float32", "bfloat16")
-# What a kind is trained on where --loss is not given.
-LOSSES = {
-  "draft_model": "kl:1",
-  "eagle": "feature:1,kl:0.1",
-  "medusa": "kl:1",
-  "mtp": "kl:1",
-}
-
-
-def _as_generate(name: str):
-  """A setting of the same name, kind and meaning as specjax-generate's."""
-  field = settings_lib.FIELDS[name]
-  return table.setting(
-    field.default,
-    field.metadata["kind"],
-    field.metadata["help"],
-    field.metadata["choices"],
-  )
+DTYPES = settings_lib.FIELDS["dtype"].metadata["choices"]
+_as_generate = functools.partial(table.again, settings_lib.FIELDS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +38,8 @@ class Settings:
     "texts",
     "what to train on: a folder of specjax-distill-data; or text files, .jsonl"
     ' ({"text": "…"}, {"prompt": "…", "answer": "…"} or {"messages": […]}) or'
-    " folders of both; texts may be given several times",
+    " folders of both, of which .txt, .md, .rst and .jsonl are read; texts may be"
+    " given several times",
   )
   held_out: str | None = table.setting(
     None,
@@ -107,8 +92,8 @@ class Settings:
   start_layer: int | None = table.setting(
     None,
     "integer",
-    "eagle, mtp: begin as this layer of the target; -1 is its last. At random"
-    " if not given",
+    "mtp and EAGLE-3: begin as this layer of the target; -1 is its last. At"
+    " random if not given",
   )
   unroll: int | None = table.setting(
     None,
@@ -117,7 +102,10 @@ class Settings:
     " made; 1 if not given, 3 for EAGLE-3",
   )
   heads: int | None = table.setting(
-    None, "integer", "medusa: how many heads; mtp: how many modules"
+    None,
+    "integer",
+    "medusa: how many heads, 4 if not given; mtp: how many modules, 1 if not"
+    " given",
   )
   decay: float | None = table.setting(
     None,
@@ -192,6 +180,11 @@ class Settings:
 
 
 FIELDS = table.fields_of(Settings)
+_NEEDED = {
+  "model": table.MODEL,
+  "output": "the folder to write",
+  "data": "a folder of specjax-distill-data, or texts",
+}
 # Settings of some kinds alone.
 _ONLY = {
   "layers": ("draft_model",),
@@ -246,12 +239,15 @@ def parse(argv: Sequence[str]) -> Settings | None:
   given, config = settings_lib.read(
     FIELDS, argv, instead="what to train on goes in --data"
   )
-  for name in ("data", "size"):
-    if name in given:
-      given[name] = tuple(given[name])
   s = Settings(**{**config, **given})
   _check(s, {**config, **given})
   return s
+
+
+def steps_of(s: Settings) -> int:
+  """How many are trained: EAGLE's own steps, Medusa's heads, or modules."""
+  default = {"eagle": 1 if _predicts_states(s) else 3, "medusa": 4}
+  return s.unroll or s.heads or default.get(s.proposer, 1)
 
 
 def losses_of(s: Settings) -> dict[str, float]:
@@ -260,43 +256,36 @@ def losses_of(s: Settings) -> dict[str, float]:
 
   text = s.loss
   if text is None:
-    text = "kl:1" if s.eagle == 3 else LOSSES[s.proposer]
+    text = "feature:1,kl:0.1" if _predicts_states(s) else "kl:1"
   try:
     found = losses.parse(text)
   except ValueError as error:
     raise command.UsageError(f"--loss={s.loss}: {error}") from None
-  if "feature" in found and (s.proposer != "eagle" or s.eagle == 3):
+  if "feature" in found and not _predicts_states(s):
     raise command.UsageError(
       f"--loss={s.loss}: feature is EAGLE-1's; leave it out"
     )
   return found
 
 
+def _predicts_states(s: Settings) -> bool:
+  """Whether it is EAGLE-1."""
+  return s.proposer == "eagle" and s.eagle != 3
+
+
 def _check(s: Settings, given: Mapping[str, Any]) -> None:
   """Refuses what cannot be or does nothing."""
 
   def named(name: str) -> str:
-    value = given.get(name, getattr(s, name))
-    return f"--{name}" + ("" if value is True else f"={value}")
+    return table.named(name, given.get(name, getattr(s, name)))
 
-  for name, what in (
-    ("model", "a folder, a hub id (org/name) or a gs:// path"),
-    ("output", "the folder to write"),
-    ("data", "a folder of specjax-distill-data, or texts"),
-  ):
-    if not getattr(s, name):
-      raise command.UsageError(f"--{name} is missing; name {what}")
+  table.check_needed(s, _NEEDED)
   for name, kinds in _ONLY.items():
     if name in given and s.proposer not in kinds:
       raise command.UsageError(
         f"{named(name)} does nothing with --proposer={s.proposer}; leave it out"
       )
-  for name, least in _LEAST.items():
-    value = getattr(s, name)
-    if value is not None and not least <= value < math.inf:
-      raise command.UsageError(
-        f"{named(name)} is out of range; give at least {least}"
-      )
+  table.check_least(s, _LEAST)
   for name, most in (("held_out_share", 0.5), ("decay", 1.0)):
     value = getattr(s, name)
     if value is not None and not 0 < value <= most:
@@ -317,6 +306,11 @@ def _check(s: Settings, given: Mapping[str, Any]) -> None:
     )
   if s.eagle not in (None, 1, 3):
     raise command.UsageError(f"{named('eagle')} is no EAGLE; give 1 or 3")
+  if s.start_layer is not None and _predicts_states(s):
+    raise command.UsageError(
+      f"{named('start_layer')} is for EAGLE-3: EAGLE-1's layer reads what no"
+      " layer of the target does; leave it out, or give --eagle=3"
+    )
   if s.held_out is not None and "held_out_share" in given:
     raise command.UsageError(
       f"{named('held_out_share')} does nothing with --held_out; leave it out"
@@ -329,9 +323,12 @@ def _check(s: Settings, given: Mapping[str, Any]) -> None:
     raise command.UsageError(
       f"{named('strategy')} does nothing without --mesh; leave it out"
     )
-  for name in ("plot", "held_out", "compilation_cache", "loss"):
-    if getattr(s, name) == "":
-      raise command.UsageError(f"--{name}= is empty; give a value")
+  if s.decay is not None and steps_of(s) == 1:
+    raise command.UsageError(
+      f"{named('decay')} does nothing where one step is trained; leave it out,"
+      f" or give more with --{'unroll' if s.proposer == 'eagle' else 'heads'}"
+    )
+  table.check_filled(s, ("plot", "held_out", "compilation_cache", "loss"))
   if s.proposer == "draft_model":
     _check_draft(s, named)
 

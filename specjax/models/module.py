@@ -5,6 +5,8 @@ A config says which features a model has; nothing here asks for its name.
 """
 
 import functools
+import math
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +28,7 @@ from specjax.models.layers import (
 from specjax.models.lookup import lookup
 from specjax.models.product import product
 from specjax.sharding import axes
-from specjax.sharding.placement import Placement, constrain
+from specjax.sharding.placement import LOGITS, Placement, constrain
 from specjax.types import Array
 
 
@@ -40,6 +42,106 @@ def _layer(graph, state, x, cache, index, positions, rope, window):
   """
   layer = nnx.merge(graph, state)
   return layer(x, cache, index, positions, rope, window)
+
+
+def start_of(path: str, *, plus_one: bool = False) -> str:
+  """How a parameter begins: as "ones", "zeros", or "normal" numbers.
+
+  Args:
+    path: its dotted name.
+    plus_one: whether norms add one to their weights.
+  """
+  if path.endswith("norm.weight"):
+    return "zeros" if plus_one else "ones"
+  return "zeros" if path.endswith(".bias") else "normal"
+
+
+def drawn(
+  paths: Sequence[str],
+  shapes: Sequence[jax.ShapeDtypeStruct],
+  starts: Sequence[str],
+  seed: int,
+) -> Iterator[np.ndarray]:
+  """Random parameters, one after another; see `start_of`.
+
+  Normal ones are of deviation 1 / sqrt(in).
+  """
+  draws = np.random.default_rng(seed)
+  for path, spec, start in zip(paths, shapes, starts, strict=True):
+    if start != "normal":
+      yield np.full(spec.shape, float(start == "ones"), spec.dtype)
+      continue
+    last = 2 if path.endswith(".o.weight") else 1
+    width = math.prod(spec.shape[-last:])
+    value = draws.standard_normal(spec.shape, np.float32)
+    yield (value / math.sqrt(width)).astype(spec.dtype)
+
+
+def embedded(
+  config: DecoderConfig,
+  placement: Placement | None,
+  table: Array,
+  tokens: Array,
+) -> Array:
+  """What tokens are to the first layer, [B, T, D] of int32 [B, T].
+
+  Without learned positions, where a model has them.
+  """
+  table = constrain(placement, table, (axes.VOCAB, axes.EMBED))
+  x = lookup(table, tokens)
+  x = constrain(placement, x, (axes.ROWS, None, axes.EMBED))
+  if config.embed_scale is None:
+    return x
+  # Rounded to the weights' dtype first: models were trained with that.
+  return x * jnp.asarray(config.embed_scale, x.dtype)
+
+
+def logits_of(
+  config: DecoderConfig, placement: Placement | None, x: Array, table: Array
+) -> Array:
+  """What a head [V, D] makes of a normed x [B, T, D]: [B, T, V], split over V.
+
+  Unlike a Linear's output it is float32, whatever x is.
+  """
+  if placement is None:
+    return capped(config, product(x, table))
+  table = placement.constrain(table, (axes.VOCAB, axes.EMBED))
+  return capped(config, placement.constrain(placed.product(x, table), LOGITS))
+
+
+def capped(config: DecoderConfig, logits: Array) -> Array:
+  """Bounds logits, where a model does (Gemma 2)."""
+  cap = config.logit_softcap
+  return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+
+def counted(tokens: Array, cache: KVCache | None) -> Array:
+  """The positions of a block behind a cache, if there is one: int32 [B, T]."""
+  at = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+  start = 0 if cache is None else cache.length[:, None]
+  return jnp.broadcast_to(start + at, tokens.shape)
+
+
+def ropes(
+  config: DecoderConfig, placement: Placement | None, positions: Array
+) -> tuple[tuple[Array, Array] | None, ...]:
+  """(cos, sin) [B, T, 1, H / 2] of layers without and with a window.
+
+  Just one where both share it; (None,) where positions do not rotate.
+  """
+  if config.rope_theta is None:
+    return (None,)
+  kinds = [(config.rope_theta, config.rope_scaling)]
+  if config.local_rope_theta is not None:
+    kinds.append((config.local_rope_theta, None))
+  found = []
+  for theta, scaling in kinds:
+    turn = rope_frequencies(config.head_dim, theta, scaling)
+    angles = positions[..., None].astype(jnp.float32) * turn
+    both = (jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None])
+    names = (axes.ROWS, None, None, None)
+    found.append(tuple(constrain(placement, one, names) for one in both))
+  return tuple(found)
 
 
 class Decoder(nnx.Module):
@@ -110,10 +212,14 @@ class Decoder(nnx.Module):
   ):
     """What the first layer reads [B, T, D], the positions and the ropes."""
     if positions is None:
-      at = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-      start = 0 if cache is None else cache.length[:, None]
-      positions = jnp.broadcast_to(start + at, tokens.shape)
-    return self._embed(tokens, positions), positions, self._ropes(positions)
+      positions = counted(tokens, cache)
+    config, table = self.config, self.embed["weight"][...]
+    x = embedded(config, self.placement, table, tokens)
+    if config.rope_theta is None:
+      # Clipped: a pass over drafts may reach beyond what can be committed.
+      table = self.position["weight"][...]
+      x = x + jnp.take(table, positions, axis=0, mode="clip")
+    return x, positions, ropes(config, self.placement, positions)
 
   def layer(self, number: int, place: int, x, cache, positions, ropes):
     """Runs layer `number`, one of a list, whose cache is the `place`-th.
@@ -131,53 +237,8 @@ class Decoder(nnx.Module):
   def logits(self, x: Array) -> Array:
     """What norm and head make of a layer's output: [B, T, V], split over V."""
     x = self.norm(x)
-    weight = self.embed["weight"] if self.config.tied else self.head.weight
-    if self.placement is None:
-      logits = product(x, weight[...])
-    else:
-      weight = self.placement.constrain(weight[...], (axes.VOCAB, axes.EMBED))
-      logits = placed.product(x, weight)
-      logits = self.placement.constrain(logits, (axes.ROWS, None, axes.VOCAB))
-    if self.config.logit_softcap is not None:
-      cap = self.config.logit_softcap
-      logits = cap * jnp.tanh(logits / cap)
-    return logits
-
-  def _embed(self, tokens, positions):
-    """What the first layer reads: [B, T, D]."""
-    config, placement = self.config, self.placement
-    table = self.embed["weight"][...]
-    table = constrain(placement, table, (axes.VOCAB, axes.EMBED))
-    x = lookup(table, tokens)
-    x = constrain(placement, x, (axes.ROWS, None, axes.EMBED))
-    if config.embed_scale is not None:
-      # Rounded to the weights' dtype first: models were trained with that.
-      x = x * jnp.asarray(config.embed_scale, x.dtype)
-    if config.rope_theta is None:
-      # Clipped: a pass over drafts may reach beyond what can be committed.
-      table = self.position["weight"][...]
-      x = x + jnp.take(table, positions, axis=0, mode="clip")
-    return x
-
-  def _ropes(self, positions):
-    """(cos, sin) [B, T, 1, H / 2] of layers without and with a window.
-
-    Just one where both share it; (None,) where positions do not rotate.
-    """
-    config = self.config
-    if config.rope_theta is None:
-      return (None,)
-    kinds = [(config.rope_theta, config.rope_scaling)]
-    if config.local_rope_theta is not None:
-      kinds.append((config.local_rope_theta, None))
-    ropes = []
-    for theta, scaling in kinds:
-      turn = rope_frequencies(config.head_dim, theta, scaling)
-      angles = positions[..., None].astype(jnp.float32) * turn
-      both = (jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None])
-      names = (axes.ROWS, None, None, None)
-      ropes.append(tuple(constrain(self.placement, one, names) for one in both))
-    return tuple(ropes)
+    table = self.embed["weight"] if self.config.tied else self.head.weight
+    return logits_of(self.config, self.placement, x, table[...])
 
   def _scan(self, x, cache, taken, features, positions, ropes, subset):
     """The layers as one loop: compile time stays flat in L.

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from specjax import layout
 from specjax.models.base import Model
 from specjax.models.heads.thin import ThinModel
-from specjax.proposers import drawing
-from specjax.proposers.base import placement_of
+from specjax.proposers import blocks, drawing
+from specjax.proposers.base import Steady, placement_of
 from specjax.sharding import axes
 from specjax.sharding.placement import Placement
 from specjax.types import Array, struct
@@ -30,7 +30,7 @@ class DraftState:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DraftModel:
+class DraftModel(Steady):
   """Any model with the target's tokenizer.
 
   `ingest` runs one pass over the committed block, whose last position predicts
@@ -73,13 +73,11 @@ class DraftModel:
   def ingest(self, params, state, block, ctx):
     """See `Proposer`."""
     out = self._run(params, ctx)(block.tokens, state.cache)
-    last = jnp.maximum(block.count - 1, 0)[:, None, None]
-    logits = jnp.take_along_axis(out.logits, last, axis=1)[:, 0]
-    # A row that committed nothing keeps what it had.
-    kept = jnp.where(
-      (block.count > 0)[:, None], self._resize(logits), state.logits
+    logits = self._resize(blocks.last(out.logits, block.count)[:, 0])
+    return DraftState(
+      cache=out.cache.commit(block.count),
+      logits=blocks.unless_empty(block.count, logits, state.logits),
     )
-    return DraftState(cache=out.cache.commit(block.count), logits=kept)
 
   def draft(self, params, state, ctx):
     """See `Proposer`."""
@@ -100,11 +98,6 @@ class DraftModel:
     )
     state = DraftState(cache=cache.at(start), logits=state.logits)
     return proposal, state, ctx.cache
-
-  def promising(self, history, length):
-    """See `Proposer`."""
-    del history
-    return jnp.ones(length.shape, bool)
 
   @property
   def _is_reduced(self) -> bool:

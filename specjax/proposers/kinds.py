@@ -7,6 +7,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+# What the config.json of ours says of itself: {"kind": …, "target": {…}}.
+PROPOSER = "specjax_proposer"
+EMBEDDINGS = "specjax_embeddings"  # "target": the draft has none of its own
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
@@ -91,10 +95,10 @@ def said(config: Mapping[str, Any]) -> str | None:
   Returns:
     One of KINDS; "draft_model" for a whole model; None where nothing says.
   """
-  own = config.get("specjax_proposer")
+  own = config.get(PROPOSER)
   if isinstance(own, Mapping) and own.get("kind") in KINDS:
     return own["kind"]
-  if "specjax_embeddings" in config:
+  if EMBEDDINGS in config:
     return "draft_model"
   names = config.get("architectures")
   name = str(names[0]) if isinstance(names, (list, tuple)) and names else ""

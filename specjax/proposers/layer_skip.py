@@ -13,17 +13,15 @@ so it has a cache of its own and works as a draft model does.
 import dataclasses
 import functools
 
-import jax.numpy as jnp
-
 from specjax.models.decoder import Model
 from specjax.proposers import drawing
-from specjax.proposers.base import placement_of
+from specjax.proposers.base import Steady, placement_of
 from specjax.proposers.draft_model import DraftModel
 from specjax.sharding.placement import Placement
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LayerSkip:
+class LayerSkip(Steady):
   """Some of the target's layers; its parameters are the target's.
 
   Attributes:
@@ -112,8 +110,3 @@ class LayerSkip:
       vocab_size=self.vocab_size,
     )
     return proposal, state, cache.at(ctx.length)
-
-  def promising(self, history, length):
-    """See `Proposer`."""
-    del history
-    return jnp.ones(length.shape, bool)

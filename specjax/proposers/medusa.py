@@ -11,11 +11,9 @@ import dataclasses
 import jax.numpy as jnp
 from jax import lax
 
-from specjax import layout
 from specjax.models.heads.medusa import MedusaModel
-from specjax.proposers import drawing
-from specjax.proposers.base import placement_of
-from specjax.sharding.placement import Placement
+from specjax.proposers import blocks
+from specjax.proposers.on_head import OnHead
 from specjax.types import Array, struct
 
 
@@ -31,21 +29,17 @@ class MedusaState:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Medusa:
+class Medusa(OnHead):
   """Heads on the target's last state.
 
-  A step costs one pass of C of the heads over one state of each row.
-
-  Attributes:
-    model: the heads; their parameters are the proposer's.
-    lookahead: C, at most as many as there are heads.
+  A step costs one pass of C of the heads over one state of each row. The
+  lookahead is at most as many as there are heads.
 
   Raises:
     ValueError: there are fewer heads than the lookahead.
   """
 
   model: MedusaModel
-  lookahead: int
 
   def __post_init__(self):
     heads = self.model.config.heads
@@ -55,20 +49,6 @@ class Medusa:
         f"each for one draft; give 1 to {heads}"
       )
 
-  @property
-  def features(self) -> tuple[int, ...]:
-    """See `Proposer`."""
-    return (self.model.layer,)
-
-  @property
-  def placement(self) -> Placement | None:
-    """Of the heads: whole on each device, rows split."""
-    return placement_of(self.model)
-
-  def shardings(self, state, placement):
-    """See `Proposer`."""
-    return layout.by_rows(state, placement)
-
   def init(self, rows, capacity):
     """See `Proposer`."""
     del capacity
@@ -77,12 +57,11 @@ class Medusa:
 
   def ingest(self, params, state, block, ctx):
     """See `Proposer`."""
-    last = jnp.maximum(block.count - 1, 0)[:, None, None, None]
-    features = jnp.take_along_axis(block.features, last, axis=1)
+    features = blocks.last(block.features, block.count)
     hidden = self.model.fuse(params, ctx.target_params, features)[:, 0]
-    # A row that committed nothing keeps what it had.
-    some = (block.count > 0)[:, None]
-    return MedusaState(hidden=jnp.where(some, hidden, state.hidden))
+    return MedusaState(
+      hidden=blocks.unless_empty(block.count, hidden, state.hidden)
+    )
 
   def draft(self, params, state, ctx):
     """See `Proposer`."""
@@ -95,20 +74,8 @@ class Medusa:
       del token
       return lax.dynamic_index_in_dim(logits, index, 1, keepdims=False), carry
 
-    proposal, _ = drawing.draw_each(
-      ctx,
-      logits[:, 0],
-      step,
-      (),
-      width=self.lookahead,
-      vocab_size=model.vocab_size,
-      kept=model.kept(params),
-      # Nothing predicted a prompt's first token.
-      ready=ctx.length > 0,
+    # Nothing predicted a prompt's first token.
+    proposal, _ = self.draw(
+      params, ctx, logits[:, 0], step, (), ready=ctx.length > 0
     )
     return proposal, state, ctx.cache
-
-  def promising(self, history, length):
-    """See `Proposer`."""
-    del history
-    return jnp.ones(length.shape, bool)

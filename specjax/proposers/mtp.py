@@ -10,16 +10,14 @@ have it, all of drafting is that.
 """
 
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 from jax import lax
 
-from specjax import layout
 from specjax.models.heads.mtp import MtpModel
-from specjax.proposers import drawing
-from specjax.proposers.base import placement_of
-from specjax.proposers.eagle import pairs
-from specjax.sharding.placement import Placement
+from specjax.proposers import blocks
+from specjax.proposers.on_head import OnHead
 from specjax.types import Array, Block, struct
 
 
@@ -43,30 +41,13 @@ class MtpState:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Mtp:
-  """Modules that predict ever further on, drafting one chain.
+class Mtp(OnHead):
+  """Modules that predict ever further on.
 
-  Attributes:
-    model: the modules; their parameters are the proposer's.
-    lookahead: C; it may be more than there are modules.
+  The lookahead may be more than there are modules.
   """
 
   model: MtpModel
-  lookahead: int
-
-  @property
-  def features(self) -> tuple[int, ...]:
-    """See `Proposer`."""
-    return self.model.config.features
-
-  @property
-  def placement(self) -> Placement | None:
-    """Of the modules: whole on each device, rows split."""
-    return placement_of(self.model)
-
-  def shardings(self, state, placement):
-    """See `Proposer`."""
-    return layout.by_rows(state, placement)
 
   def init(self, rows, capacity):
     """See `Proposer`."""
@@ -86,20 +67,17 @@ class Mtp:
     block = Block(tokens=block.tokens, count=block.count, features=hidden)
     caches, last, seen, logits = [], [], [], state.logits
     for depth, cache in enumerate(state.caches):
-      block, begun = pairs(block, state.begun[:, depth])
+      block, begun = blocks.pairs(block, state.begun[:, depth])
       out, cache = model.read(
         *(params, target, block.tokens, block.features, cache), depth=depth
       )
-      # A row without a new pair keeps what it had.
-      some = (block.count > 0)[:, None]
-      at = jnp.maximum(block.count - 1, 0)[:, None, None]
-      end = jnp.take_along_axis(out, at, axis=1)
-      before = state.hidden[:, depth]
+      keep = functools.partial(blocks.unless_empty, block.count)
+      end, before = blocks.last(out, block.count), state.hidden[:, depth]
       if depth == 0:
         new = model.logits(params, target, end)
-        logits = jnp.where(some, new[:, 0], logits)
+        logits = keep(new[:, 0], logits)
       caches.append(cache.commit(block.count))
-      last.append(jnp.where(some, end[:, 0], before))
+      last.append(keep(end[:, 0], before))
       seen.append(begun)
       # What the next module reads beside a token is of the token before.
       states = jnp.concatenate([before[:, None], out[:, :-1]], axis=1)
@@ -147,23 +125,12 @@ class Mtp:
       return lax.switch(which, branches, token, index, carry)
 
     hidden = tuple(state.hidden[:, d, None] for d in range(depths))
-    proposal, (_, caches) = drawing.draw_each(
-      ctx,
-      state.logits,
-      step,
-      (hidden, state.caches),
-      width=self.lookahead,
-      vocab_size=self.model.vocab_size,
-      kept=self.model.kept(params),
-      # After a prompt of one token there is nothing to draft from yet.
+    # After a prompt of one token there is nothing to draft from yet.
+    proposal, (_, caches) = self.draw(
+      *(params, ctx, state.logits, step, (hidden, state.caches)),
       ready=starts[0] > 0,
     )
     caches = tuple(
       cache.at(start) for cache, start in zip(caches, starts, strict=True)
     )
     return proposal, dataclasses.replace(state, caches=caches), ctx.cache
-
-  def promising(self, history, length):
-    """See `Proposer`."""
-    del history
-    return jnp.ones(length.shape, bool)

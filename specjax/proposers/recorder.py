@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from specjax.cache import KVCache, pack, write_by_row, write_unrolled
-from specjax.proposers.base import Proposal
+from specjax.proposers.none import NoProposer
 from specjax.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recorder:
+class Recorder(NoProposer):
   """Writes down what it is given of a row, at the row's own length.
 
   Its state is a KVCache of one layer, n "heads" of size D and no values: what
@@ -59,22 +59,6 @@ class Recorder:
       default=write_unrolled,
     )
     return dataclasses.replace(state, k=k).commit(block.count)
-
-  def draft(self, params, state, ctx):
-    """See `Proposer`."""
-    del params
-    rows = ctx.last_token.shape[0]
-    proposal = Proposal(
-      tokens=jnp.zeros((rows, 0), jnp.int32),
-      q=None,
-      count=jnp.zeros((rows,), jnp.int32),
-    )
-    return proposal, state, ctx.cache
-
-  def promising(self, history, length):
-    """See `Proposer`."""
-    del history
-    return jnp.zeros(length.shape, bool)
 
 
 def kept(state: KVCache, last: Array, row: Array) -> tuple[Array, Array, Array]:

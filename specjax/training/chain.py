@@ -167,12 +167,11 @@ class Chain:
     total, first = 0.0, None
     run = {"acceptance": 1.0, "agreement": 1.0}
     length = {"acceptance": 1.0, "agreement": 1.0}
-    weight = batch["weight"]
     guesses = self.steps(own, frozen["target"], batch, read)
     for step, (logits, predicted) in enumerate(guesses):
       move = lambda x, by=step + 1: ahead(x, positions, by)[0]
-      _, same = ahead(batch["weight"], positions, step + 1)
-      weight = move(batch["weight"]) * same
+      moved, same = ahead(batch["weight"], positions, step + 1)
+      weight = moved * same
       log_q = jax.nn.log_softmax(logits, axis=-1)
       feature = None
       if normed is not None:

@@ -16,6 +16,11 @@ from specjax.training import shards
 _FEW = 20  # texts, below which pieces are held out instead
 
 
+def begins(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
+  """Where texts of these lengths begin, and the end: int64 [texts + 1]."""
+  return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
   """Texts of token ids, one after another.
@@ -71,7 +76,7 @@ class Corpus:
     return dataclasses.replace(
       self,
       tokens=np.concatenate(parts) if parts else self.tokens[:0],
-      starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+      starts=begins(lengths),
       answer=self.answer[texts],
       source=pick(self.source),
       rows=pick(self.rows),
@@ -104,7 +109,7 @@ class Corpus:
     return dataclasses.replace(
       self,
       tokens=np.concatenate(parts),
-      starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+      starts=begins(lengths),
       # A piece may end before the answer begins.
       answer=np.minimum(answer, lengths).astype(np.int32),
       **more,
@@ -178,10 +183,9 @@ def from_shards(folder: str | os.PathLike, *, target: Any) -> Corpus:
     raise ValueError(
       f"{folder}: no rows in it yet; let specjax-distill-data write some"
     )
-  lengths = np.asarray([len(row.tokens) for row in rows])
   corpus = Corpus(
     tokens=np.concatenate([row.tokens for row in rows]),
-    starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+    starts=begins(reader.lengths),
     answer=np.asarray([row.answer for row in rows], np.int32),
     name=str(folder),
     **_found_in(reader, len(rows)),
@@ -228,7 +232,7 @@ def join(parts: Sequence[Corpus]) -> Corpus:
   lengths = np.concatenate([part.lengths for part in parts])
   return Corpus(
     tokens=np.concatenate([part.tokens for part in parts]),
-    starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+    starts=begins(lengths),
     answer=np.concatenate([part.answer for part in parts]),
     name=f"{parts[0].name} and {len(parts) - 1} more",
     **more,

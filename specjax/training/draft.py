@@ -16,11 +16,17 @@ import numpy as np
 
 from specjax.checkpoints import folders, head_configs, heads, hf
 from specjax.models import decoder
-from specjax.models.heads import module, thin
+from specjax.models.heads import thin
 from specjax.pretrained import Pretrained
 from specjax.sharding.placement import Placement
 from specjax.training import losses
-from specjax.training.objective import Law, Metrics, judged, metric
+from specjax.training.objective import (
+  Law,
+  Metrics,
+  judged,
+  logits_over,
+  metric,
+)
 from specjax.types import Array
 
 _ENDS = ("embed.weight", "head.weight")
@@ -99,10 +105,7 @@ class Draft:
     else:
       rows = own.embed["weight"] if model.config.tied else own.head.weight
       rows = jnp.take(rows[...], jnp.asarray(self.law.kept), axis=0)
-    logits = module.product(self.placement, own.norm(x), rows)
-    cap = model.config.logit_softcap
-    logits = logits if cap is None else cap * jnp.tanh(logits / cap)
-    return jax.nn.log_softmax(logits, axis=-1)
+    return jax.nn.log_softmax(logits_over(rows, own, model, x), axis=-1)
 
   def loss(
     self, params: dict[str, Array], frozen: Any, batch: dict[str, Array]

@@ -7,10 +7,11 @@ Where ids are left out, `log_p` is the target's law renormalised over those that
 stay. What is kept of a draft is Σ_v min(p(v), q(v)), and q is 0 outside: with
 P the target's mass on the kept ids, cross entropy against the whole law is P
 times that against the renormalised one, so the same q is best, and only the
-weight of the position changes. Answers were drawn from the target itself, so
-whether the token that came is kept is an unbiased estimate of P: objectives
-give positions whose next token is left out no weight, and need no pass over all
-V of the head for it.
+weight of the position changes. Objectives weigh a position by whether the token
+that came is kept, and need no pass over all V of the head for it. Of answers
+that the target drew at temperature 1 that is an unbiased estimate of P; at
+temperature 0 it is whether the arg-max is kept, and of other texts it is how
+often they keep to the kept ids: still weights, but not P.
 """
 
 import jax.numpy as jnp

@@ -17,6 +17,7 @@ import numpy as np
 from specjax.models import decoder
 from specjax.models.heads import module
 from specjax.sharding.placement import Placement
+from specjax.training import losses
 from specjax.types import Array, Params
 
 # Of each metric its sum over positions, and the sum of their weights.
@@ -95,11 +96,18 @@ def ahead(x: Array, positions: Array, steps: int) -> tuple[Array, Array]:
   return move(x), same.astype(jnp.float32)
 
 
-def behind(x: Array, positions: Array) -> Array:
-  """What stood a token before, x [B, T, …]; zeros at a text's first."""
-  moved = jnp.concatenate([jnp.zeros_like(x[:, :1]), x[:, :-1]], axis=1)
-  first = (positions == 0).reshape(*positions.shape, *(1,) * (x.ndim - 2))
-  return jnp.where(first, jnp.zeros_like(x), moved)
+def logits_over(rows: Array, own: Any, model: decoder.Model, x: Array) -> Array:
+  """Logits over some ids alone: float32 [B, T, Vd].
+
+  Args:
+    rows: [Vd, D], of a head.
+    own: the model, merged with its parameters.
+    model: says how it bounds logits.
+    x: [B, T, D], states of its last layer.
+  """
+  logits = module.product(model.placement, own.norm(x), rows)
+  cap = model.config.logit_softcap
+  return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -236,9 +244,7 @@ class Law:
     own = self.target.merge(frozen["target"])
     if rows is None:
       return own.logits(last)
-    logits = module.product(self.placement, own.norm(last), rows)
-    cap = self.target.config.logit_softcap
-    return logits if cap is None else cap * jnp.tanh(logits / cap)
+    return logits_over(rows, own, self.target, last)
 
 
 def judged(
@@ -255,7 +261,7 @@ def judged(
     log_p, log_q: [B, T, Vd].
     is_kept: [B, T], 1 where the token that comes is. Without `top` the law is
       renormalised, and a position whose token is not kept counts as one whose
-      draft is not: right on average, see `losses`.
+      draft is not; `losses` says when that is right on average.
     top: int32 [B, T], the target's arg-max over all V, or None.
 
   Returns:
@@ -264,11 +270,10 @@ def judged(
   """
   if top is None:
     log_p, log_q, is_kept = log_p[:1], log_q[:1], is_kept[:1]
-  accepted = jnp.sum(jnp.exp(jnp.minimum(log_p, log_q)), axis=-1)
-  ours = jnp.argmax(log_q, axis=-1).astype(jnp.int32)
+  accepted = losses.acceptance(log_p, log_q)
   if top is None:
-    same = (ours == jnp.argmax(log_p, axis=-1)).astype(jnp.float32)
-    return accepted * is_kept, same * is_kept
+    return accepted * is_kept, losses.agreement(log_p, log_q) * is_kept
+  ours = jnp.argmax(log_q, axis=-1).astype(jnp.int32)
   if law.kept is not None:
     ours = jnp.asarray(law.kept)[ours]
   return accepted, (ours == top).astype(jnp.float32)

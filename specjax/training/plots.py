@@ -1,39 +1,8 @@
 """A run's log as one picture, drawn by matplotlib (extra `plot`)."""
 
 import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-
-def is_possible() -> bool:
-  """Whether matplotlib is installed."""
-  try:
-    import matplotlib  # noqa: F401
-  except ImportError:
-    return False
-  return True
-
-
-def check(path: str | os.PathLike) -> None:
-  """Refuses a picture that could not be drawn, before anything is trained.
-
-  Raises:
-    ImportError: matplotlib is missing.
-    ValueError: the name's ending is no format of it.
-  """
-  try:
-    from matplotlib import backend_bases
-  except ImportError:
-    raise ImportError(
-      f"--plot={path} needs matplotlib: pip install 'specjax[plot]', or leave"
-      " it out"
-    ) from None
-  known = backend_bases.FigureCanvasBase.get_supported_filetypes()
-  if pathlib.Path(path).suffix.removeprefix(".") not in known:
-    raise ValueError(
-      f"--plot={path} ends in no format of a picture; give .png, .pdf or .svg"
-    )
 
 
 def draw(
@@ -55,7 +24,7 @@ def draw(
   names = sorted({name for row in rows for name in row})
   shares = [n for n in names if n.removeprefix("held_out_").startswith(_SHARES)]
   _lines(right, rows, shares)
-  right.set_ylabel("share of positions")
+  right.set_ylabel("share of positions (in training: of first rows)")
   right.set_ylim(0, 1)
   for panel in (left, right):
     panel.set_xlabel("step")

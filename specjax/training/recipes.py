@@ -141,7 +141,8 @@ def head(
     seed: of what begins at random.
     fuses: EAGLE-3 instead of EAGLE-1.
     steps: that are trained: EAGLE's own, Medusa's heads, or modules.
-    start_layer: of the target, which a layer begins as; None for a random one.
+    start_layer: of the target, which a layer of EAGLE-3 or mtp begins as; None
+      for a random one.
     decay: see `chain.Chain`.
     dtype: of the file.
 

@@ -178,7 +178,7 @@ class Writer:
 
   def _publish(self, name: str, *, is_open: bool) -> None:
     data = shards.encode(self._rows)
-    _write(self.folder / name, data)
+    write(self.folder / name, data)
     entry = {
       "file": name,
       "open": is_open,
@@ -209,7 +209,7 @@ class Writer:
       "shards": self._listed(),
     }
     text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False)
-    _write(self.folder / shards.MANIFEST, (text + "\n").encode())
+    write(self.folder / shards.MANIFEST, (text + "\n").encode())
     self._flushed_at = time.monotonic()
 
   def _remove(self, names: Sequence[str]) -> None:
@@ -256,8 +256,12 @@ def _locked(folder: pathlib.Path) -> int:
   return handle
 
 
-def _write(path: pathlib.Path, data: bytes) -> None:
-  """Puts a file in its place at one stroke."""
+def write(path: pathlib.Path, data: bytes) -> None:
+  """Puts a file in its place at one stroke: a kill leaves the one before.
+
+  Raises:
+    OSError: it cannot be written; names it.
+  """
   partial = path.with_name(path.name + ".partial")
   try:
     with open(partial, "wb") as file:

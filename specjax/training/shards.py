@@ -192,14 +192,14 @@ class Reader(Sequence[Row]):
 
 def encode(rows: Sequence[Row]) -> bytes:
   """A shard of rows, at least one."""
+  tokens = [row.tokens for row in rows]
   arrays = {
-    "tokens": np.concatenate([row.tokens for row in rows]).astype(np.int32),
-    "starts": np.cumsum([0, *(len(row.tokens) for row in rows)]),
+    "tokens": np.concatenate(tokens).astype(np.int32),
+    "starts": np.cumsum([0, *map(len, tokens)], dtype=np.int64),
     "answer": np.asarray([row.answer for row in rows], np.int32),
     "temperature": np.asarray([row.temperature for row in rows], np.float32),
     "ids": np.asarray(json.dumps([row.id for row in rows])),
   }
-  arrays["starts"] = arrays["starts"].astype(np.int64)
   if rows[0].hidden is not None:
     hidden = np.concatenate([row.hidden for row in rows])
     arrays["hidden"] = hidden.astype(ml_dtypes.bfloat16).view(np.uint16)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specjax import text
-from specjax.training.data import Corpus, check_vocabulary
+from specjax.training.data import Corpus, begins, check_vocabulary
 
 _JSON = (".jsonl", ".ndjson")
 # What of a folder is read; a file that is named may end in anything.
@@ -67,10 +67,9 @@ def corpus(
         answers.append(answer)
   if not tokens:
     raise ValueError(f"{path}: no text in it; give files that hold some")
-  lengths = [len(ids) for ids in tokens]
   made = Corpus(
     tokens=np.concatenate(tokens),
-    starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+    starts=begins([len(ids) for ids in tokens]),
     answer=np.asarray(answers, np.int32),
     name=str(path),
   )

@@ -15,7 +15,7 @@ import optax
 
 from specjax.sharding import axes
 from specjax.sharding.placement import put
-from specjax.training import checkpoint, optimizer, packing
+from specjax.training import checkpoint, optimizer, packing, shard_writer
 from specjax.training.objective import Objective, means
 from specjax.types import Array
 
@@ -58,6 +58,7 @@ class Trainer:
     """Compiles nothing yet."""
     self.objective = objective
     self.options = options
+    self._first = objective.init(options.seed)
     self._tx = optimizer.make(options.optimizer)
     self._rate = optimizer.schedule(options.optimizer)
     self._places = self._shardings()
@@ -72,12 +73,14 @@ class Trainer:
 
   def begin(self) -> State:
     """The state before the first step."""
-    params = self.objective.init(self.options.seed)
     if self._places is None:
-      params = jax.tree.map(jnp.asarray, params)
-    else:
-      params = put(params, self._places["params"])
-    return self._make(params)
+      return self._make(jax.tree.map(jnp.asarray, self._first))
+    return self._make(put(self._first, self._places["params"]))
+
+  @property
+  def size(self) -> int:
+    """How many numbers are trained."""
+    return sum(value.size for value in self._first.values())
 
   def place(self, batch: packing.Batch, *, passes: bool) -> dict[str, Array]:
     """A batch on its devices: by rows, as the objective's placement has it.
@@ -116,11 +119,7 @@ class Trainer:
       name: placement.sharding(names, parameter=True)
       for name, names in self.objective.axes.items()
     }
-    shapes = jax.eval_shape(
-      lambda: self._state(
-        jax.tree.map(jnp.asarray, self.objective.init(self.options.seed))
-      )
-    )
+    shapes = jax.eval_shape(self._state, self._first)
     moments = optax.tree_utils.tree_map_params(
       self._tx,
       lambda _, place: place,
@@ -235,6 +234,7 @@ def run(
 
 
 def _line(trainer, step, waiting, seconds, rows) -> dict[str, Any]:
+  """The log's line: acceptance and agreement are of first rows; `judged`."""
   options = trainer.options
   found = means(jax.tree.map(lambda *x: np.sum(x, axis=0), *waiting))
   passes = len(waiting) * options.batch * options.accumulate
@@ -276,9 +276,8 @@ class _Log:
       return
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = [row for row in read_log(path) if row["step"] <= step and step]
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(json.dumps(row) + "\n" for row in kept))
-    partial.replace(path)
+    lines = [json.dumps(row) + "\n" for row in kept]
+    shard_writer.write(path, "".join(lines).encode())
 
   def write(self, row: dict[str, Any]) -> None:
     if self._writes:

@@ -158,6 +158,33 @@ def test_every_tensor_is_looked_at(tmp_path, changes, said):
 
 
 @pytest.mark.parametrize(
+  "ids, said",
+  [
+    (
+      np.zeros(0, np.int64),
+      "proposes 0 ids, and the target has 24",
+    ),
+    (
+      np.zeros(25, np.int64),
+      "proposes 25 ids, and the target has 24",
+    ),
+    (np.array(3), r"d2t is of the shape \(\); give a list of ids"),
+  ],
+)
+def test_a_list_of_ids_is_one_of_the_targets(tmp_path, ids, said):
+  target, params = tiny.target()
+  model = thin.build(
+    thin.ThinConfig(decoder=target.config, is_thin=True), target
+  )
+  given = dict(zip(target.paths, params, strict=True))
+  own = [given[path] for path in model.head.paths]
+  heads.save_head(tmp_path, "draft_model", model, own, target=target.config)
+  edit(tmp_path, {"d2t": ids})
+  with pytest.raises(ValueError, match=said):
+    opened(tmp_path, kind="draft_model")
+
+
+@pytest.mark.parametrize(
   "config, said",
   [
     (dict(hidden_size=32, head_dim=4), "d_model 32, and this one's is 16"),

@@ -5,6 +5,7 @@ import os
 import pathlib
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,6 +49,9 @@ def test_a_draft_is_made_logged_and_not_made_twice(tmp_path, data, capsys):
   assert run(*how) == 0
   said = capsys.readouterr().err
   assert "the target reads along" in said and "held-out acceptance" in said
+  layers = made.target().model.config.layers
+  assert f"no states after layers {layers}," in said
+  assert f"--hidden={layers} stores" in said
   assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
     path.name for path in output.iterdir()
   }
@@ -64,6 +68,13 @@ def test_a_draft_is_made_logged_and_not_made_twice(tmp_path, data, capsys):
   data.write_text(TEXT + "More.")
   assert run(*how, "--resume") == 1
   assert "another --data" in capsys.readouterr().err
+  data.write_text(TEXT)
+  other = shutil.copytree(made.target().folder, tmp_path / "other")
+  tensors = bytearray((other / "model.safetensors").read_bytes())
+  tensors[-1] ^= 1
+  (other / "model.safetensors").write_bytes(tensors)
+  assert run(*how, f"--model={other}", "--resume") == 1
+  assert "another --model" in capsys.readouterr().err
 
 
 GOOD = ("--model=m", "--data=d", "--output=o", "--layers=0")
@@ -104,6 +115,19 @@ GOOD = ("--model=m", "--data=d", "--output=o", "--layers=0")
     ((*GOOD, "--loss=feature:1"), "feature is EAGLE-1's"),
     ((*GOOD, "--plot="), "--plot= is empty"),
     ((*GOOD[:3], "--proposer=eagle", "--eagle=2"), "--eagle=2 is no EAGLE"),
+    (
+      (*GOOD[:3], "--proposer=eagle", "--start_layer=-1"),
+      "--start_layer=-1 is for EAGLE-3",
+    ),
+    (
+      (*GOOD[:3], "--proposer=eagle", "--decay=0.5"),
+      "--decay=0.5 does nothing where one step is trained; leave it out, or"
+      " give more with --unroll",
+    ),
+    (
+      (*GOOD[:3], "--proposer=mtp", "--decay=0.5"),
+      "give more with --heads",
+    ),
     ((*GOOD, "word"), "'word' is no flag"),
   ],
 )

@@ -1,5 +1,7 @@
 """Products of any number of rows, in the ways that each backend likes."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -80,3 +82,22 @@ def test_a_few_rows_have_the_gradient_of_many(rows, dtype):
   np.testing.assert_allclose(
     np.asarray(few[1], np.float32), np.asarray(many[1], np.float32), **close
   )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_that_there_is_a_gradient_changes_no_program(rows, dtype, monkeypatch):
+  x = jax.ShapeDtypeStruct((rows, 64), dtype)
+  weight = jax.ShapeDtypeStruct((512, 64), dtype)
+
+  def compiled():
+    jax.clear_caches()
+    text = jax.jit(product_lib.product).lower(x, weight).compile().as_text()
+    # But for where it was written.
+    tables = r"\n(FileNames|FunctionNames|FileLocations|StackFrames)\n(.+\n)*"
+    return re.sub(tables + r"|, metadata=\{[^}]*\}", "", text)
+
+  with_gradient = compiled()
+  assert "ROOT" in with_gradient
+  monkeypatch.setattr(product_lib, "_with_gradient_of", lambda _, own: own)
+  assert compiled() == with_gradient

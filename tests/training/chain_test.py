@@ -11,7 +11,7 @@ from tests.training import made
 
 KEPT = np.arange(0, 120, dtype=np.int32)
 KINDS = {
-  "eagle": ("eagle", dict(steps=2, start_layer=-1)),
+  "eagle": ("eagle", dict(steps=2)),
   "eagle3": ("eagle", dict(steps=2, start_layer=-1, fuses=True)),
   "medusa": ("medusa", dict(steps=2)),
   "mtp": ("mtp", dict(steps=2, start_layer=0)),
@@ -144,9 +144,20 @@ def test_every_parameter_of_a_head_learns_and_is_written(tmp_path, name):
     np.testing.assert_array_equal(value, own[path])
 
 
+def test_eagle_1_begins_better_than_at_random():
+  objective, one = head("eagle", {"kl": 1.0}), batch()
+  loss = jax.jit(lambda own: objective.loss(own, objective.frozen, one)[0])
+  model = objective.model.head
+  random = dict(zip(model.paths, model.init(0), strict=True))
+  # And better than where the layer alone is.
+  layer = random | {"fc.weight": params(objective)["fc.weight"]}
+  assert loss(params(objective)) < min(loss(random), loss(layer))
+
+
 def test_a_start_layer_that_is_none_is_named():
+  how = dict(fuses=True, start_layer=2)
   with pytest.raises(ValueError, match="--start_layer=2: .* has 2 layers"):
-    recipes.head("eagle", made.target(), None, (), {"kl": 1.0}, start_layer=2)
+    recipes.head("eagle", made.target(), None, (), {"kl": 1.0}, **how)
 
 
 def test_medusas_steps_come_from_one_state():

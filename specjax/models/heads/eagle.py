@@ -9,19 +9,15 @@ layers first, has a head of its own and predicts tokens alone.
 import dataclasses
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax.sharding import NamedSharding
-
 from specjax.cache import KVCache
 from specjax.models import decoder
 from specjax.models.config import DecoderConfig
-from specjax.models.heads import module
+from specjax.models.heads import borrowed
+from specjax.models.heads.borrowed import HeadModel
 from specjax.models.heads.eagle_layer import Eagle
 from specjax.models.heads.eagle_layer import EagleConfig as EagleConfig
-from specjax.models.heads.ends import Ends, ends
 from specjax.models.heads.unroll import Keys
-from specjax.sharding.placement import Placement
+from specjax.models.module import counted
 from specjax.types import Array, Params, struct
 
 
@@ -41,12 +37,10 @@ class EagleOutput:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EagleModel:
-  """An EAGLE head as pure functions of its parameters and the target's.
+class EagleModel(HeadModel):
+  """An EAGLE head as pure functions; see `HeadModel`.
 
-  Its parameters are those of `head`, in order, and behind them, with a reduced
-  vocabulary, `kept` int32 [Vd] (the target's ids, ascending) and, in EAGLE-1,
-  those rows of the target's head [Vd, D]. Only `head`'s are trained.
+  EAGLE-3 has a table of ids of its own, EAGLE-1 takes the target's.
 
   Training reads whole texts: with features [B, T, n, D] after reading tokens
   [B, T], pair i is (features[:, i], tokens[:, i + 1]), so
@@ -56,97 +50,14 @@ class EagleModel:
 
   and out.logits[:, i] predicts tokens[:, i + 2]. EAGLE-1's out.hidden[:, i] is
   to come close to model.fuse(…, features[:, 1:])[:, i].
-
-  Attributes:
-    config: kind and sizes.
-    dtype: of parameters, keys and values.
-    head: the module's own parameters.
-    ends: of the target.
-    placement: where it works, or None; see `module.by_rows`.
   """
 
   config: EagleConfig
-  dtype: Any
-  head: module.Head
-  ends: Ends
-  placement: Placement | None
 
   @property
-  def vocab_size(self) -> int:
-    """V of the target."""
-    return self.ends.config.vocab_size
-
-  @property
-  def draft_vocab(self) -> int:
-    """Vd, the length of its logits."""
-    if self.config.draft_vocab is None:
-      return self.vocab_size
-    return self.config.draft_vocab
-
-  @property
-  def is_reduced(self) -> bool:
-    """Whether there are ids that it cannot draft."""
-    return self.draft_vocab < self.vocab_size
-
-  @property
-  def _extras(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-    if not self.is_reduced:
-      return ()
-    kept = jax.ShapeDtypeStruct((self.draft_vocab,), jnp.dtype(jnp.int32))
-    if self.config.fuses:
-      return (kept,)
-    rows = (self.draft_vocab, self.config.layer.d_model)
-    return kept, jax.ShapeDtypeStruct(rows, self.dtype)
-
-  @property
-  def shapes(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """`jax.ShapeDtypeStruct` of every parameter."""
-    return (*self.head.shapes, *self._extras)
-
-  @property
-  def shardings(self) -> tuple[NamedSharding, ...] | None:
-    """Where every parameter lies: whole on each device; None with no mesh."""
-    if self.placement is None:
-      return None
-    return (self.placement.whole,) * len(self.shapes)
-
-  def kept(self, params: Params) -> Array | None:
-    """The ids that it can draft, int32 [Vd]; None for all."""
-    return params[len(self.head.paths)] if self.is_reduced else None
-
-  def complete(
-    self, head_params: Params, target_params: Params, kept: Array | None = None
-  ) -> Params:
-    """All parameters, from those of `head`.
-
-    Args:
-      head_params: in the order of `head.paths`.
-      target_params: the target's; EAGLE-1 with a reduced vocabulary takes rows
-        of its head.
-      kept: int32 [Vd], ascending; None without a reduced vocabulary.
-    """
-    assert (kept is not None) == self.is_reduced
-    if kept is None:
-      return tuple(head_params)
-    kept = jnp.asarray(kept, jnp.int32)
-    if self.config.fuses:
-      return (*head_params, kept)
-    return *head_params, kept, self.ends.rows(target_params, kept)
-
-  def init_cache(self, rows: int, capacity: int) -> KVCache:
-    """An empty cache of one layer; see `KVCache.zeros`."""
-    layer, platform = self.config.layer, None
-    if self.placement is not None:
-      platform = self.placement.platform
-    return KVCache.zeros(
-      layers=1,
-      rows=rows,
-      heads=layer.kv_heads,
-      capacity=capacity,
-      head_dim=layer.head_dim,
-      dtype=self.dtype,
-      platform=platform,
-    )
+  def has_table(self) -> bool:
+    """Whether its own parameters have a table of ids."""
+    return self.config.fuses
 
   def fuse(
     self, params: Params, target_params: Params, features: Array
@@ -183,21 +94,18 @@ class EagleModel:
         see `attend_block`.
     """
     if positions is None:
-      positions = _counted(tokens, cache)
-    embedded = self.ends.embed(target_params, tokens).astype(self.dtype)
+      positions = counted(tokens, cache)
+    embedded = self._embedded(target_params, tokens)
     return self._merge(params)(embedded, hidden, cache, positions)
 
   def logits(
     self, params: Params, target_params: Params, hidden: Array
   ) -> Array:
     """What comes after each pair: float32 [B, T, Vd] of [B, T, D]."""
-    if self.config.fuses:
-      own = self._merge(params)
-      return module.product(self.placement, own.norm(hidden), own.head)
-    if self.is_reduced:
-      rows = params[-1]
-      return self.ends.capped(module.product(self.placement, hidden, rows))
-    return self.ends.logits(target_params, hidden)
+    if not self.config.fuses:
+      return self._guess(params, target_params, hidden)
+    own = self._merge(params)
+    return self._product(own.norm(hidden), own.head.weight[...])
 
   def __call__(
     self,
@@ -249,20 +157,10 @@ class EagleModel:
       hidden [B, T, D], and the keys and values of all steps so far.
     """
     if positions is None:
-      positions = _counted(tokens, None)
-    embedded = self.ends.embed(target_params, tokens).astype(self.dtype)
+      positions = counted(tokens, None)
+    embedded = self._embedded(target_params, tokens)
     own = self._merge(params)
     return own.unrolled(embedded, hidden, positions, earlier)
-
-  def _merge(self, params: Params) -> Eagle:
-    return self.head.merge(params[: len(self.head.paths)])
-
-
-def _counted(tokens, cache):
-  """The positions of a block behind a cache: int32 [B, T]."""
-  at = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-  start = 0 if cache is None else cache.length[:, None]
-  return jnp.broadcast_to(start + at, tokens.shape)
 
 
 def build(
@@ -278,14 +176,8 @@ def build(
   Raises:
     ValueError: names the size of head and target that do not fit.
   """
-  layer, own = config.layer, target.config
-  for name in ("d_model", "vocab_size"):
-    ours, theirs = getattr(layer, name), getattr(own, name)
-    if ours != theirs:
-      raise ValueError(
-        f"the EAGLE head was made for a target with {name} {ours}, and this "
-        f"one's is {theirs}; take the head of this target"
-      )
+  own = target.config
+  borrowed.require("an EAGLE head", config.layer, config.draft_vocab, target)
   deep = [n for n in config.features if not 0 <= n <= own.layers]
   if deep:
     raise ValueError(
@@ -299,20 +191,7 @@ def build(
     )
   if config.fuses and config.draft_vocab is None:
     raise ValueError("a head of EAGLE-3 needs a draft_vocab")
-  if config.draft_vocab is not None and config.draft_vocab > own.vocab_size:
-    raise ValueError(
-      f"the EAGLE head drafts from {config.draft_vocab} ids, and the target "
-      f"has {own.vocab_size}; take the head of this target"
-    )
-  dtype = jnp.dtype(target.dtype if dtype is None else dtype)
-  placement = module.by_rows(target.placement)
-  return EagleModel(
-    config=config,
-    dtype=dtype,
-    head=module.split(Eagle(config, dtype, placement), placement),
-    ends=ends(target),
-    placement=placement,
-  )
+  return EagleModel(**borrowed.parts(Eagle, config, target, dtype))
 
 
 def published_features(layers: int) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from specjax.models.config import DecoderConfig
-from specjax.models.heads import module
 from specjax.models.heads.unroll import Keys, attend_unrolled
 from specjax.models.layers import (
   MLP,
@@ -16,6 +15,7 @@ from specjax.models.layers import (
   rotate,
   together,
 )
+from specjax.models.module import ropes
 from specjax.sharding import axes
 from specjax.sharding.placement import Placement
 from specjax.types import Array
@@ -129,7 +129,7 @@ class Eagle(nnx.Module):
   def __call__(self, embedded, hidden, cache, positions):
     """Runs it, on a whole text where the cache is None."""
     x, residual = self._pair(embedded, hidden)
-    rope = module.rotation(self.config, positions, self.placement)
+    rope = ropes(self.config, self.placement, positions)[0]
     mixed, cache = self.attention(x, cache, 0, positions, rope, None)
     x = residual + mixed
     return x + self.mlp(self.mlp_norm(x)), cache
@@ -138,7 +138,7 @@ class Eagle(nnx.Module):
     """The same of one of training's steps; see `EagleModel.unroll`."""
     x, residual = self._pair(embedded, hidden)
     now = positions + len(earlier)
-    rope = module.rotation(self.config, now, self.placement)
+    rope = ropes(self.config, self.placement, now)[0]
     mixed, keys = self.attention.unrolled(x, positions, rope, earlier)
     x = residual + mixed
     return x + self.mlp(self.mlp_norm(x)), keys

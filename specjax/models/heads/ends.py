@@ -1,20 +1,15 @@
 """A target's ends, which its heads share: embedding, final norm and logits."""
 
 import dataclasses
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 from flax import nnx
 
-from specjax.models import decoder, placed
+from specjax.models import decoder
 from specjax.models.config import DecoderConfig
 from specjax.models.heads import module
 from specjax.models.layers import make_norm
-from specjax.models.lookup import lookup
-from specjax.models.product import product
-from specjax.sharding import axes
-from specjax.sharding.placement import Placement, constrain
+from specjax.models.module import embedded, logits_of
+from specjax.sharding.placement import Placement
 from specjax.types import Array, Params
 
 
@@ -29,14 +24,12 @@ class Ends:
 
   Attributes:
     config: the target's.
-    dtype: of its parameters.
     placement: how it is split over a mesh, or None.
     embedding, head: the places of both tables in the target's parameters; one
       and the same where they are tied.
   """
 
   config: DecoderConfig
-  dtype: Any
   placement: Placement | None
   embedding: int
   head: int
@@ -46,12 +39,7 @@ class Ends:
   def embed(self, target_params: Params, tokens: Array) -> Array:
     """What the target's first layer would read, [B, T, D] of [B, T]."""
     table = target_params[self.embedding]
-    table = constrain(self.placement, table, (axes.VOCAB, axes.EMBED))
-    x = lookup(table, tokens)
-    x = constrain(self.placement, x, (axes.ROWS, None, axes.EMBED))
-    if self.config.embed_scale is not None:
-      x = x * jnp.asarray(self.config.embed_scale, x.dtype)
-    return x
+    return embedded(self.config, self.placement, table, tokens)
 
   def norm(self, target_params: Params, x: Array) -> Array:
     """The target's final norm of x [..., D]."""
@@ -60,26 +48,8 @@ class Ends:
 
   def logits(self, target_params: Params, x: Array) -> Array:
     """What the target's head makes of a normed x [B, T, D]: [B, T, V]."""
-    weight = target_params[self.head]
-    if self.placement is None:
-      return self.capped(product(x, weight))
-    weight = self.placement.constrain(weight, (axes.VOCAB, axes.EMBED))
-    logits = placed.product(x, weight)
-    names = (axes.ROWS, None, axes.VOCAB)
-    return self.capped(self.placement.constrain(logits, names))
-
-  def capped(self, logits: Array) -> Array:
-    """Bounds logits as the target's are (Gemma 2)."""
-    cap = self.config.logit_softcap
-    return logits if cap is None else cap * jnp.tanh(logits / cap)
-
-  def rows(self, target_params: Params, kept: Array) -> Array:
-    """The head's rows of some ids, int32 [Vd]: [Vd, D]."""
-    take = lambda table, kept: jnp.take(table, kept, axis=0)
-    if self.placement is None:
-      return jax.jit(take)(target_params[self.head], kept)
-    run = jax.jit(take, out_shardings=self.placement.whole)
-    return run(target_params[self.head], kept)
+    table = target_params[self.head]
+    return logits_of(self.config, self.placement, x, table)
 
 
 def ends(target: decoder.Model) -> Ends:
@@ -99,7 +69,6 @@ def ends(target: decoder.Model) -> Ends:
   norm = module.split(_Norm(config, target.dtype))
   return Ends(
     config=config,
-    dtype=target.dtype,
     placement=target.placement,
     embedding=place["embed.weight"],
     head=place["embed.weight" if config.tied else "head.weight"],

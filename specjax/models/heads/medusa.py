@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import NamedSharding
 
 from specjax.models import decoder
-from specjax.models.heads import module
-from specjax.models.heads.ends import Ends, ends
+from specjax.models.heads import borrowed
+from specjax.models.heads.borrowed import HeadModel
 from specjax.models.layers import Linear, together
+from specjax.models.module import capped
 from specjax.sharding import axes
 from specjax.sharding.placement import Placement
 from specjax.types import Array, Params
@@ -52,12 +52,6 @@ class MedusaConfig:
         raise ValueError(
           f"Medusa's {name} are {getattr(self, name)}; give at least 1"
         )
-    drafted = self.draft_vocab
-    if drafted is not None and not 1 <= drafted <= self.vocab_size:
-      raise ValueError(
-        f"Medusa's heads draft from {drafted} ids, and the target has "
-        f"{self.vocab_size}; take the heads of this target"
-      )
 
 
 class _Head(nnx.Module):
@@ -103,12 +97,10 @@ class Medusa(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MedusaModel:
-  """Medusa's heads as pure functions of their parameters and the target's.
+class MedusaModel(HeadModel):
+  """Medusa's heads as pure functions; see `HeadModel`.
 
-  Their parameters are those of `head`, in order, and behind them, with a
-  reduced vocabulary, `kept` int32 [Vd] (the target's ids, ascending) and, where
-  the target's table is shared, its rows [Vd, D]. Only `head`'s are trained.
+  Each has a table of ids of its own, or all share the target's.
 
   Training reads whole texts: with features [B, T, 1, D] after reading tokens
   [B, T],
@@ -117,78 +109,19 @@ class MedusaModel:
     logits = model(params, target_params, hidden)
 
   and logits[:, i, k] predicts tokens[:, i + 2 + k].
-
-  Attributes:
-    config: their sizes.
-    dtype: of parameters.
-    head: the module's own parameters.
-    ends: of the target.
-    layer: the target's layer whose output they read, its last.
-    placement: where they work, or None; see `module.by_rows`.
   """
 
   config: MedusaConfig
-  dtype: Any
-  head: module.Head
-  ends: Ends
-  layer: int
-  placement: Placement | None
 
   @property
-  def vocab_size(self) -> int:
-    """V of the target."""
-    return self.config.vocab_size
+  def has_table(self) -> bool:
+    """Whether their own parameters have tables of ids."""
+    return not self.config.shares
 
   @property
-  def draft_vocab(self) -> int:
-    """Vd, the length of their logits."""
-    return self.config.draft_vocab or self.vocab_size
-
-  @property
-  def is_reduced(self) -> bool:
-    """Whether there are ids that they cannot draft."""
-    return self.draft_vocab < self.vocab_size
-
-  @property
-  def shapes(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """`jax.ShapeDtypeStruct` of every parameter."""
-    if not self.is_reduced:
-      return self.head.shapes
-    kept = jax.ShapeDtypeStruct((self.draft_vocab,), jnp.dtype(jnp.int32))
-    if not self.config.shares:
-      return *self.head.shapes, kept
-    rows = (self.draft_vocab, self.config.d_model)
-    return *self.head.shapes, kept, jax.ShapeDtypeStruct(rows, self.dtype)
-
-  @property
-  def shardings(self) -> tuple[NamedSharding, ...] | None:
-    """Where every parameter lies: whole on each device; None with no mesh."""
-    if self.placement is None:
-      return None
-    return (self.placement.whole,) * len(self.shapes)
-
-  def kept(self, params: Params) -> Array | None:
-    """The ids that they can draft, int32 [Vd]; None for all."""
-    return params[len(self.head.paths)] if self.is_reduced else None
-
-  def complete(
-    self, head_params: Params, target_params: Params, kept: Array | None = None
-  ) -> Params:
-    """All parameters, from those of `head`.
-
-    Args:
-      head_params: in the order of `head.paths`.
-      target_params: the target's; of a shared table rows are taken.
-      kept: int32 [Vd], ascending; None without a reduced vocabulary.
-    """
-    assert (kept is not None) == self.is_reduced
-    if kept is None:
-      return tuple(head_params)
-    kept = jnp.asarray(kept, jnp.int32)
-    if not self.config.shares:
-      return (*head_params, kept)
-    rows = self.ends.rows(target_params, kept).astype(self.dtype)
-    return *head_params, kept, rows
+  def features(self) -> tuple[int, ...]:
+    """The target's last layer."""
+    return (self.ends.config.layers,)
 
   def begin(self, target_params: Params, kept: Array | None = None) -> Params:
     """Parameters of `head` with which every head is the target's own.
@@ -198,10 +131,10 @@ class MedusaModel:
       kept: as for `complete`.
     """
     table = None
-    if not self.config.shares:
+    if self.has_table:
       every = jnp.arange(self.vocab_size, dtype=jnp.int32)
       ids = every if kept is None else jnp.asarray(kept, jnp.int32)
-      table = self.ends.rows(target_params, ids).astype(self.dtype)
+      table = self._rows(self._table((), target_params), ids)
     zeros = self.head.init(0)  # nothing else in it is drawn
     return tuple(
       table + 0 if path.endswith(".head.weight") else value
@@ -233,22 +166,18 @@ class MedusaModel:
       hidden: from `fuse`.
       count: K, of so many of the heads, the first; all unless given.
     """
-    own = self.head.merge(params[: len(self.head.paths)])
+    own = self._merge(params)
     found = own(hidden, self.config.heads if count is None else count)
-    if not self.config.shares:
+    if self.has_table:
       each = [
-        module.product(self.placement, x, head.head)
+        self._product(x, head.head.weight[...])
         for x, head in zip(found, own.heads, strict=False)
       ]
-      return self.ends.capped(jnp.stack(each, axis=2))
+      return capped(self.ends.config, jnp.stack(each, axis=2))
     # One product for all heads: the table is read once.
     rows, width, size = hidden.shape
     x = jnp.stack(found, axis=2).reshape(rows, -1, size)
-    if self.is_reduced:
-      table = params[-1]
-      logits = self.ends.capped(module.product(self.placement, x, table))
-    else:
-      logits = self.ends.logits(target_params, x)
+    logits = self._guess(params, target_params, x)
     return logits.reshape(rows, width, len(found), -1)
 
 
@@ -265,20 +194,5 @@ def build(
   Raises:
     ValueError: names the size of heads and target that do not fit.
   """
-  for name in ("d_model", "vocab_size"):
-    ours, theirs = getattr(config, name), getattr(target.config, name)
-    if ours != theirs:
-      raise ValueError(
-        f"Medusa's heads were made for a target with {name} {ours}, and this "
-        f"one's is {theirs}; take the heads of this target"
-      )
-  dtype = jnp.dtype(target.dtype if dtype is None else dtype)
-  placement = module.by_rows(target.placement)
-  return MedusaModel(
-    config=config,
-    dtype=dtype,
-    head=module.split(Medusa(config, dtype, placement), placement),
-    ends=ends(target),
-    layer=target.config.layers,
-    placement=placement,
-  )
+  borrowed.require("a set of Medusa heads", config, config.draft_vocab, target)
+  return MedusaModel(**borrowed.parts(Medusa, config, target, dtype))

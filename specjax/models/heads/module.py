@@ -1,21 +1,18 @@
 """What all heads share: a module of shapes, split once into flat parameters."""
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding
 
 from specjax.models import placed
-from specjax.models.config import DecoderConfig
-from specjax.models.layers import Linear, rope_frequencies
+from specjax.models.module import drawn, start_of
 from specjax.models.product import product as whole_product
 from specjax.sharding import axes
-from specjax.sharding.placement import Placement, constrain, put
+from specjax.sharding.placement import Placement, put
 from specjax.sharding.rules import Rules
 from specjax.types import Array, Params
 
@@ -43,11 +40,6 @@ class Head:
   placement: Placement | None = None
 
   @property
-  def parameter_count(self) -> int:
-    """Numbers in all parameters together."""
-    return sum(math.prod(shape.shape) for shape in self.shapes)
-
-  @property
   def shardings(self) -> tuple[NamedSharding, ...] | None:
     """Where every parameter lies: whole on each device; None with no mesh."""
     if self.placement is None:
@@ -56,18 +48,7 @@ class Head:
 
   def init(self, seed: int) -> Params:
     """Random parameters; see `starts`."""
-    draws = np.random.default_rng(seed)
-
-    def one(path, spec, start):
-      if start != "normal":
-        return np.full(spec.shape, float(start == "ones"), spec.dtype)
-      last = 2 if path.endswith(".o.weight") else 1
-      width = math.prod(spec.shape[-last:])
-      value = draws.standard_normal(spec.shape, np.float32)
-      return (value / math.sqrt(width)).astype(spec.dtype)
-
-    over = zip(self.paths, self.shapes, self.starts, strict=True)
-    made = tuple(one(*each) for each in over)
+    made = tuple(drawn(self.paths, self.shapes, self.starts, seed))
     if self.placement is None:
       return tuple(map(jnp.asarray, made))
     return put(made, self.shardings)
@@ -81,16 +62,15 @@ class Head:
 def split(module: nnx.Module, placement: Placement | None = None) -> Head:
   """Splits a module whose parameters are `models.layers.param`s.
 
-  A parameter begins as "ones" where its path ends in "norm.weight" ("zeros" in
-  a norm that adds one), as "zeros" where it ends in ".bias", and else as
-  "normal"; metadata `start` beside its `axes` says otherwise:
+  How a parameter begins its path says (`start_of`), or metadata `start` beside
+  its `axes`:
   `nnx.Param(jax.ShapeDtypeStruct(shape, dtype), axes=names, start="zeros")`.
   """
   graph, state = nnx.split(module)
   shapes, tree = jax.tree.flatten(state)
   flat = list(nnx.to_flat_state(state))
   assert len(flat) == len(shapes)
-  norms = {
+  adding = {
     f"{'.'.join(map(str, path))}.weight"
     for path, node in nnx.iter_graph(module)
     if getattr(node, "plus_one", False)
@@ -98,11 +78,7 @@ def split(module: nnx.Module, placement: Placement | None = None) -> Head:
 
   def start(path, variable):
     given = variable.get_metadata().get("start")
-    if given is not None:
-      return given
-    if path.endswith(".bias") or path in norms:
-      return "zeros"
-    return "ones" if path.endswith("norm.weight") else "normal"
+    return given or start_of(path, plus_one=path in adding)
 
   paths = tuple(".".join(map(str, path)) for path, _ in flat)
   return Head(
@@ -117,20 +93,6 @@ def split(module: nnx.Module, placement: Placement | None = None) -> Head:
     _tree=tree,
     placement=placement,
   )
-
-
-def rotation(
-  config: DecoderConfig, positions: Array, placement: Placement | None = None
-) -> tuple[Array, Array]:
-  """(cos, sin) [B, T, 1, H / 2] of int32 positions [B, T]; see `rotate`."""
-  turn = rope_frequencies(
-    config.head_dim, config.rope_theta, config.rope_scaling
-  )
-  angles = positions[..., None].astype(jnp.float32) * turn
-  both = (jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None])
-  names = (axes.ROWS, None, None, None)
-  cos, sin = (constrain(placement, one, names) for one in both)
-  return cos, sin
 
 
 def by_rows(placement: Placement | None) -> Placement | None:
@@ -149,14 +111,9 @@ def by_rows(placement: Placement | None) -> Placement | None:
   )
 
 
-def product(
-  placement: Placement | None, x: Array, weight: Array | Linear
-) -> Array:
-  """float32 logits [B, T, Vd] of x [B, T, D] and a head [Vd, D].
+def product(placement: Placement | None, x: Array, table: Array) -> Array:
+  """float32 logits [B, T, Vd] of x [B, T, D] and a table of ids [Vd, D].
 
   Unlike a Linear's output they are not rounded to x's dtype.
   """
-  table = weight.weight[...] if isinstance(weight, Linear) else weight
-  if placement is None:
-    return whole_product(x, table)
-  return placed.product(x, table)
+  return (whole_product if placement is None else placed.product)(x, table)

@@ -10,17 +10,16 @@ as the target's, a norm of its own before the head.
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import NamedSharding
 
 from specjax.cache import KVCache
 from specjax.models import decoder
 from specjax.models.config import DecoderConfig
-from specjax.models.heads import eagle, module
-from specjax.models.heads.ends import Ends, ends
+from specjax.models.heads import borrowed, eagle
+from specjax.models.heads.borrowed import HeadModel
 from specjax.models.layers import DecoderLayer, Linear, make_norm
+from specjax.models.module import counted, ropes
 from specjax.sharding import axes
 from specjax.sharding.placement import Placement
 from specjax.types import Array, Params
@@ -71,7 +70,7 @@ class _Depth(nnx.Module):
     """Runs it, on a whole text where the cache is None."""
     pair = [self.hidden_norm(hidden), self.token_norm(embedded)]
     x = self.proj(jnp.concatenate(pair, axis=-1))
-    rope = module.rotation(self.config, positions, self.placement)
+    rope = ropes(self.config, self.placement, positions)[0]
     return self.layer(x, cache, 0, positions, rope, None)
 
 
@@ -85,12 +84,8 @@ class Mtp(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MtpModel:
-  """Modules of multi-token prediction as pure functions.
-
-  Their parameters are those of `head`, in order, and behind them, with a
-  reduced vocabulary, `kept` int32 [Vd] (the target's ids, ascending) and those
-  rows of the target's head [Vd, D]. Only `head`'s are trained.
+class MtpModel(HeadModel):
+  """Modules of multi-token prediction as pure functions; see `HeadModel`.
 
   Training reads whole texts: with features [B, T, 1, D] after reading tokens
   [B, T],
@@ -102,90 +97,9 @@ class MtpModel:
       logits = model.logits(params, target_params, hidden, depth=depth)
 
   and logits[:, i] of a depth predicts tokens[:, i + depth + 2].
-
-  Attributes:
-    config: their sizes.
-    dtype: of parameters, keys and values.
-    head: the modules' own parameters.
-    ends: of the target.
-    placement: where they work, or None; see `module.by_rows`.
   """
 
   config: MtpConfig
-  dtype: Any
-  head: module.Head
-  ends: Ends
-  placement: Placement | None
-
-  @property
-  def vocab_size(self) -> int:
-    """V of the target."""
-    return self.ends.config.vocab_size
-
-  @property
-  def draft_vocab(self) -> int:
-    """Vd, the length of their logits."""
-    return self.config.draft_vocab or self.vocab_size
-
-  @property
-  def is_reduced(self) -> bool:
-    """Whether there are ids that they cannot draft."""
-    return self.draft_vocab < self.vocab_size
-
-  @property
-  def shapes(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """`jax.ShapeDtypeStruct` of every parameter."""
-    if not self.is_reduced:
-      return self.head.shapes
-    rows = (self.draft_vocab, self.config.layer.d_model)
-    return (
-      *self.head.shapes,
-      jax.ShapeDtypeStruct((self.draft_vocab,), jnp.dtype(jnp.int32)),
-      jax.ShapeDtypeStruct(rows, self.dtype),
-    )
-
-  @property
-  def shardings(self) -> tuple[NamedSharding, ...] | None:
-    """Where every parameter lies: whole on each device; None with no mesh."""
-    if self.placement is None:
-      return None
-    return (self.placement.whole,) * len(self.shapes)
-
-  def kept(self, params: Params) -> Array | None:
-    """The ids that they can draft, int32 [Vd]; None for all."""
-    return params[-2] if self.is_reduced else None
-
-  def complete(
-    self, head_params: Params, target_params: Params, kept: Array | None = None
-  ) -> Params:
-    """All parameters, from those of `head`.
-
-    Args:
-      head_params: in the order of `head.paths`.
-      target_params: the target's, of whose head rows are taken.
-      kept: int32 [Vd], ascending; None without a reduced vocabulary.
-    """
-    assert (kept is not None) == self.is_reduced
-    if kept is None:
-      return tuple(head_params)
-    kept = jnp.asarray(kept, jnp.int32)
-    rows = self.ends.rows(target_params, kept).astype(self.dtype)
-    return *head_params, kept, rows
-
-  def init_cache(self, rows: int, capacity: int) -> KVCache:
-    """An empty cache of one module; see `KVCache.zeros`."""
-    layer, platform = self.config.layer, None
-    if self.placement is not None:
-      platform = self.placement.platform
-    return KVCache.zeros(
-      layers=1,
-      rows=rows,
-      heads=layer.kv_heads,
-      capacity=capacity,
-      head_dim=layer.head_dim,
-      dtype=self.dtype,
-      platform=platform,
-    )
 
   def fuse(
     self, params: Params, target_params: Params, features: Array
@@ -220,10 +134,8 @@ class MtpModel:
       depth: which module, from 0.
     """
     if positions is None:
-      at = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-      start = 0 if cache is None else cache.length[:, None]
-      positions = jnp.broadcast_to(start + at, tokens.shape)
-    embedded = self.ends.embed(target_params, tokens).astype(self.dtype)
+      positions = counted(tokens, cache)
+    embedded = self._embedded(target_params, tokens)
     one = self._merge(params).depths[depth]
     return one(hidden, embedded, cache, positions)
 
@@ -237,12 +149,7 @@ class MtpModel:
   ) -> Array:
     """What a module says comes after each pair: float32 [B, T, Vd]."""
     x = self._merge(params).depths[depth].norm(hidden)
-    if self.is_reduced:
-      return self.ends.capped(module.product(self.placement, x, params[-1]))
-    return self.ends.logits(target_params, x)
-
-  def _merge(self, params: Params) -> Mtp:
-    return self.head.merge(params[: len(self.head.paths)])
+    return self._guess(params, target_params, x)
 
 
 def build(
@@ -258,28 +165,8 @@ def build(
   Raises:
     ValueError: names the size of modules and target that do not fit.
   """
-  for name in ("d_model", "vocab_size"):
-    ours, theirs = getattr(config.layer, name), getattr(target.config, name)
-    if ours != theirs:
-      raise ValueError(
-        f"the modules were made for a target with {name} {ours}, and this "
-        f"one's is {theirs}; take the modules of this target"
-      )
-  drafted = config.draft_vocab
-  if drafted is not None and drafted > target.vocab_size:
-    raise ValueError(
-      f"the modules draft from {drafted} ids, and the target has "
-      f"{target.vocab_size}; take the modules of this target"
-    )
-  dtype = jnp.dtype(target.dtype if dtype is None else dtype)
-  placement = module.by_rows(target.placement)
-  return MtpModel(
-    config=config,
-    dtype=dtype,
-    head=module.split(Mtp(config, dtype, placement), placement),
-    ends=ends(target),
-    placement=placement,
-  )
+  borrowed.require("a set of modules", config.layer, config.draft_vocab, target)
+  return MtpModel(**borrowed.parts(Mtp, config, target, dtype))
 
 
 def small(

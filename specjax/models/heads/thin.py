@@ -5,7 +5,6 @@ target's; with a reduced vocabulary its head is a few thousand rows.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,6 +14,8 @@ from jax.sharding import NamedSharding
 from specjax.models import decoder
 from specjax.models.base import Output
 from specjax.models.config import DecoderConfig
+from specjax.models.heads import borrowed
+from specjax.models.heads.borrowed import Borrower
 from specjax.sharding import axes
 from specjax.sharding.placement import Placement
 from specjax.types import Array, Params
@@ -47,22 +48,20 @@ class Own:
   """The parameters that a draft has itself, as its folder holds them.
 
   Attributes:
-    paths, shapes, axes, shardings: as those of `decoder.Model`.
+    paths, shapes, shardings: as those of `decoder.Model`.
   """
 
   paths: tuple[str, ...]
   shapes: tuple[jax.ShapeDtypeStruct, ...]
-  axes: tuple[tuple[str, ...], ...]
   shardings: tuple[NamedSharding, ...] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ThinModel:
+class ThinModel(Borrower):
   """A draft model as a pure function of its parameters and the target's.
 
-  Its parameters are those of `head`, in order, and behind them, with a reduced
-  vocabulary, `kept` int32 [Vd] (the target's ids, ascending) and those rows of
-  whichever head it is [Vd, D].
+  See `heads.borrowed` for its parameters; with a reduced vocabulary those rows
+  are of whichever head it is.
 
   Attributes:
     config: what it borrows.
@@ -103,66 +102,28 @@ class ThinModel:
     return Own(
       paths=pick(self.model.paths),
       shapes=pick(self.model.shapes),
-      axes=pick(self.model.axes),
       shardings=None if places is None else pick(places),
     )
 
   @property
+  def d_model(self) -> int:
+    """Its own D, which is the target's where the head is."""
+    return self.model.config.d_model
+
+  @property
   def draft_vocab(self) -> int:
     """Vd, the length of its logits."""
-    if self.config.draft_vocab is not None:
-      return self.config.draft_vocab
-    if self.config.is_thin:
-      return self.vocab_size
+    if self.config.is_thin or self.config.draft_vocab is not None:
+      return super().draft_vocab
     return self.model.vocab_size
 
   @property
-  def is_reduced(self) -> bool:
-    """Whether there are ids that it cannot draft, and a list of the others."""
-    drafted = self.config.draft_vocab
-    return drafted is not None and drafted < self.vocab_size
-
-  @property
-  def shapes(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """`jax.ShapeDtypeStruct` of every parameter."""
-    if not self.is_reduced:
-      return self.head.shapes
-    rows = (self.draft_vocab, self.model.config.d_model)
-    return (
-      *self.head.shapes,
-      jax.ShapeDtypeStruct((self.draft_vocab,), jnp.dtype(jnp.int32)),
-      jax.ShapeDtypeStruct(rows, self.dtype),
-    )
-
-  @property
-  def shardings(self) -> tuple[NamedSharding, ...] | None:
-    """Where every parameter lies; None with no mesh."""
-    if self.placement is None:
-      return None
-    own = self.head.shardings
-    return (*own, self.placement.whole, self._rows) if self.is_reduced else own
-
-  @property
-  def _rows(self) -> NamedSharding:
+  def _row_sharding(self) -> NamedSharding:
     names = (axes.VOCAB, axes.EMBED)
     return self.placement.sharding(names, parameter=True)
 
-  def kept(self, params: Params) -> Array | None:
-    """The ids that it can draft, int32 [Vd]; None for all."""
-    return params[-2] if self.is_reduced else None
-
-  def complete(
-    self, own: Params, target_params: Params, kept: Array | None = None
-  ) -> Params:
-    """All parameters, from those of `head`; see `EagleModel.complete`."""
-    assert (kept is not None) == self.is_reduced
-    if kept is None:
-      return tuple(own)
-    kept = jnp.asarray(kept, jnp.int32)
-    take = lambda table, kept: jnp.take(table, kept, axis=0)
-    table = self._ends(own, target_params)[1].astype(self.dtype)
-    place = None if self.placement is None else self._rows
-    return *own, kept, jax.jit(take, out_shardings=place)(table, kept)
+  def _table(self, head_params, target_params):
+    return self._ends(head_params, target_params)[1]
 
   def init_cache(self, rows: int, capacity: int) -> Any:
     """An empty cache."""
@@ -206,14 +167,13 @@ def build(
   Raises:
     ValueError: names the size of draft and target that do not fit.
   """
-  own, theirs = config.decoder, target.config
-  if config.is_thin:
-    _require(own, theirs, ("d_model", "vocab_size"))
-  drafted = config.draft_vocab
-  if drafted is not None and drafted > min(own.vocab_size, theirs.vocab_size):
+  own, drafted = config.decoder, config.draft_vocab
+  names = ("d_model", "vocab_size") if config.is_thin else ()
+  borrowed.require("a draft", own, drafted, target, names)
+  if drafted is not None and drafted > own.vocab_size:
     raise ValueError(
-      f"the draft proposes {drafted} ids, and draft and target have "
-      f"{own.vocab_size} and {theirs.vocab_size}; take this target's draft"
+      f"a draft that proposes {drafted} ids, and its own vocabulary has "
+      f"{own.vocab_size}; take this target's own"
     )
   if target.placement is not None and drafted is not None:
     target.placement.check({axes.VOCAB: drafted}, "the draft")
@@ -228,17 +188,5 @@ def build(
     ),
     vocab_size=target.vocab_size,
     embedding=place[_EMBED],
-    table=place[_EMBED if theirs.tied else _HEAD],
+    table=place[_EMBED if target.config.tied else _HEAD],
   )
-
-
-def _require(
-  own: DecoderConfig, theirs: DecoderConfig, names: Sequence[str]
-) -> None:
-  for name in names:
-    ours, target = getattr(own, name), getattr(theirs, name)
-    if ours != target:
-      raise ValueError(
-        f"the draft takes embedding and head of a target with {name} {ours}, "
-        f"and this one's is {target}; take this target's draft"
-      )
