@@ -10,9 +10,11 @@ from specjax.cli import (
   benchmark_settings,
   checks,
   convert,
+  distill_settings,
   init,
   lab_settings,
   settings,
+  train_settings,
 )
 from specjax.models import config as config_lib
 from specjax.models import decoder, presets
@@ -80,8 +82,25 @@ def test_the_commands_are_accepted(monkeypatch):
     assert init.parse(words).preset in presets.PRESETS
   measured = commands("specjax-benchmark")
   assert len(measured) >= 3
-  for words in measured:
+  trained, *others = measured  # the first is of "Training a proposer"
+  assert benchmark_settings.parse(trained).model == ".cache/chinchilla_tiny"
+  for words in others:
     assert benchmark_settings.parse(words).model == ".cache/smollm2"
+
+
+def test_the_commands_of_training_are_accepted_and_follow_each_other(
+  monkeypatch,
+):
+  monkeypatch.chdir(ROOT)
+  (made,) = commands("specjax-init")
+  (answered,) = map(distill_settings.parse, commands("specjax-distill-data"))
+  tiny, heads = map(train_settings.parse, commands("specjax-train"))
+  measured = benchmark_settings.parse(commands("specjax-benchmark")[0])
+  assert init.parse(made).output == tiny.model == measured.model
+  assert tiny.output == measured.draft_model
+  assert heads.data == (answered.output,) and heads.model == answered.model
+  drafts = [settings.parse(words) for words in commands("specjax-generate")]
+  assert heads.output in [given.settings.draft_model for given in drafts]
 
 
 def test_the_labs_commands_are_accepted(monkeypatch):
@@ -96,6 +115,7 @@ def test_flags_named_in_the_text_exist():
   named = set(re.findall(r"`--(\w+)", EVERYTHING))
   named -= {"help", "config", "dry_run"}
   parts = (settings, convert, benchmark_settings, init, lab_settings)
+  parts += (train_settings, distill_settings)
   known = {name for part in parts for name in part.FIELDS}
   for name, field in settings.FIELDS.items():
     if field.metadata["kind"] == "switch":

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from specjax.benchmark.answers import Answer
-from specjax.cache import BLOCK
 from specjax.models import decoder
+from specjax.models.attend import block_size
 from specjax.models.base import Model
 from specjax.models.heads import thin
 from specjax.proposers.base import Proposer
@@ -45,12 +45,13 @@ def cache_bytes(model: Model, live: int) -> float:
     live: tokens the pass may see, its own included; at least 1.
   """
   layers = model.config.layers
-  last = (live - 1) // BLOCK
+  block = block_size(jax.default_backend())
+  last = (live - 1) // block
   blocks = 0
   for window in model.config.windows or (0,) * layers:
-    first = max(live - window, 0) // BLOCK if window else 0
+    first = max(live - window, 0) // block if window else 0
     blocks += last + 1 - first
-  return _position_bytes(model) / layers * BLOCK * blocks
+  return _position_bytes(model) / layers * block * blocks
 
 
 def step_bytes(
@@ -118,9 +119,9 @@ def drafting(
     whole += table
   else:
     whole += sum(size for path, size in own if path == tables[1])
-  cache = jax.eval_shape(lambda: model.init_cache(1, BLOCK))
-  block = sum(_bytes(leaf) for leaf in (cache.k, cache.v))
-  return lambda live: count * (whole + block * (1 + (live - 1) // BLOCK))
+  size = block_size(jax.default_backend())
+  block = _position_bytes(model) * size
+  return lambda live: count * (whole + block * (1 + (live - 1) // size))
 
 
 def _of_layers(model: decoder.Model, layers: Sequence[int], live: int) -> float:
@@ -145,5 +146,5 @@ def _bytes(leaf) -> int:
 
 def _position_bytes(model: Model) -> float:
   """Bytes of keys and values of all layers at one position of one row."""
-  cache = jax.eval_shape(lambda: model.init_cache(1, BLOCK))
+  cache = jax.eval_shape(lambda: model.init_cache(1, 1))
   return (_bytes(cache.k) + _bytes(cache.v)) / cache.k.shape[3]

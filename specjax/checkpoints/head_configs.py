@@ -244,10 +244,11 @@ def read_mtp(
   """
   is_within = PROPOSER not in content
   if is_within and not content.get(_DEPTHS):
+    count = content.get(_DEPTHS)
     raise ValueError(
-      f"config.json: {_DEPTHS} is {content.get(_DEPTHS)!r}: the model carries "
-      "no modules of multi-token prediction; name a folder of such modules "
-      "with --draft_model"
+      f"config.json: {_DEPTHS} is {'missing' if count is None else count}: the "
+      "model carries no modules of multi-token prediction; name a folder of "
+      "such modules with --draft_model"
     )
   depths = config_keys.number(content, _DEPTHS, int)
   if is_within:

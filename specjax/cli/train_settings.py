@@ -38,8 +38,8 @@ class Settings:
     "texts",
     "what to train on: a folder of specjax-distill-data; or text files, .jsonl"
     ' ({"text": "…"}, {"prompt": "…", "answer": "…"} or {"messages": […]}) or'
-    " folders of both, of which .txt, .md, .rst and .jsonl are read; texts may be"
-    " given several times",
+    " folders of both, of which .txt, .md, .rst and .jsonl are read; texts may"
+    " be given several times",
   )
   held_out: str | None = table.setting(
     None,

@@ -140,7 +140,7 @@ class _Job:
 
   def run(self) -> Result:
     before = len(self._done.keys)
-    with _progress(self._total, before, self._quiet) as self._bar:
+    with progress(self._total, before, self._quiet) as self._bar:
       start = time.perf_counter()
       events = self._engine.run(self._pending())
       with contextlib.closing(events):
@@ -223,7 +223,13 @@ class _Job:
     self._bar.update()
 
 
-def _progress(total: int, done: int, quiet: bool) -> tqdm.tqdm:
+def progress(total: int, done: int, quiet: bool) -> tqdm.tqdm:
+  """A bar of rows on stderr.
+
+  Args:
+    total: rows there will be. done: rows there are.
+    quiet: shows nothing.
+  """
   # Into a log file a line every ten seconds is plenty.
   every = 0.2 if sys.stderr.isatty() else 10.0
   return tqdm.tqdm(
@@ -232,6 +238,5 @@ def _progress(total: int, done: int, quiet: bool) -> tqdm.tqdm:
     unit="row",
     mininterval=every,
     file=sys.stderr,
-    leave=True,
     disable=quiet,
   )

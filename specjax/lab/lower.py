@@ -17,7 +17,7 @@ from specjax.lab.drafting import PROPOSERS, Drafting
 from specjax.lab.strategy import Strategy
 from specjax.lab.topology import Topology, devices
 from specjax.models import decoder, padding
-from specjax.models.attend import TPU_BLOCK
+from specjax.models.attend import block_size
 from specjax.models.config import DecoderConfig
 from specjax.sharding import axes
 from specjax.sharding import mesh as mesh_lib
@@ -229,7 +229,7 @@ def _blocks(model: decoder.Model, cache, case: Case) -> float:
   windows = model.config.windows or (0,)
   counts = [
     # A window rarely begins where a block does.
-    math.ceil(seen / TPU_BLOCK) + (0 < window <= seen < case.live)
+    math.ceil(seen / block_size("tpu")) + (0 < window <= seen < case.live)
     for seen, window in zip(_seen(model, cache, case), windows, strict=True)
   ]
   return sum(counts) / len(counts)

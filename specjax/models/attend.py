@@ -20,6 +20,11 @@ _MASKED = -1e30  # finite: a row masked in a whole block must not become NaN
 TPU_BLOCK = 4 * BLOCK
 
 
+def block_size(platform: str) -> int:
+  """Positions that a pass attends to at a time; it reads whole blocks."""
+  return TPU_BLOCK if platform == "tpu" else BLOCK
+
+
 def attend(
   q: Array,
   cache: KVCache,

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding
 
@@ -20,7 +19,7 @@ from specjax.cache import KVCache
 from specjax.models import placed
 from specjax.models.base import Output
 from specjax.models.config import DecoderConfig
-from specjax.models.module import Decoder
+from specjax.models.module import Decoder, drawn, start_of
 from specjax.sharding import axes
 from specjax.sharding.placement import Placement, put
 from specjax.types import Array, Params
@@ -77,27 +76,14 @@ class Model:
 
     Norms begin as the identity, biases as zeros.
     """
-    draws = np.random.default_rng(seed)
-    plain = 0.0 if self.config.norm == "rms_plus_one" else 1.0
-
-    def one(path, spec):
-      if path.endswith("norm.weight"):
-        return np.full(spec.shape, plain, spec.dtype)
-      if path.endswith(".bias"):
-        return np.zeros(spec.shape, spec.dtype)
-      last = 2 if path.endswith(".o.weight") else 1
-      width = math.prod(spec.shape[-last:])
-      value = draws.standard_normal(spec.shape, np.float32)
-      return (value / math.sqrt(width)).astype(spec.dtype)
-
+    plus_one = self.config.norm == "rms_plus_one"
+    starts = [start_of(path, plus_one=plus_one) for path in self.paths]
+    values = drawn(self.paths, self.shapes, starts, seed)
     places = self.shardings or (None,) * len(self.shapes)
     return tuple(
-      jnp.asarray(one(path, spec)) if place is None
-      else put(one(path, spec), place)
-      for path, spec, place in zip(
-        self.paths, self.shapes, places, strict=True
-      )
-    )  # fmt: skip
+      jnp.asarray(value) if place is None else put(value, place)
+      for value, place in zip(values, places, strict=True)
+    )
 
   def only(self, layers: Sequence[int]) -> "Model":
     """The same model, of whose layers these alone run; norm and head follow.

@@ -211,7 +211,7 @@ class Chain:
   @property
   def features(self) -> tuple[int, ...]:
     """Layers of the target that the head reads."""
-    return getattr(self.model.config, "features", (self.law.layers[-1],))
+    return self.model.features
 
   def exact(self, frozen: Any, batch: dict[str, Array]) -> dict[str, Array]:
     """See the Protocol."""

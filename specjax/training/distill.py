@@ -9,7 +9,6 @@ on its prompt, its temperature, its sample and the engine's seed alone.
 import collections
 import contextlib
 import dataclasses
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,11 +16,11 @@ from typing import Any
 import jax
 import ml_dtypes
 import numpy as np
-import tqdm
 
 from specjax import metrics
 from specjax.engine import request as request_lib
 from specjax.jobs import prompts, requests
+from specjax.jobs.run import progress
 from specjax.proposers import recorder
 from specjax.training import shard_writer, shards
 
@@ -181,7 +180,7 @@ class _Run:
     self._early = stop()
 
   def run(self, quiet: bool) -> Result:
-    with _progress(self._wanted, len(self._writer.ids), quiet) as self._bar:
+    with progress(self._wanted, len(self._writer.ids), quiet) as self._bar:
       start, tokens = time.perf_counter(), 0
       events = self._engine.run(self._pending())
       with contextlib.closing(events):
@@ -257,16 +256,3 @@ class _Run:
 
 def _id(name: str, sample: int, many: int) -> str:
   return name if many == 1 else f"{name}#{sample}"
-
-
-def _progress(total: int, done: int, quiet: bool) -> tqdm.tqdm:
-  # Into a log file a line every ten seconds is plenty.
-  every = 0.2 if sys.stderr.isatty() else 10.0
-  return tqdm.tqdm(
-    total=total,
-    initial=done,
-    unit="row",
-    mininterval=every,
-    file=sys.stderr,
-    disable=quiet,
-  )

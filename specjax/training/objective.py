@@ -16,6 +16,7 @@ import numpy as np
 
 from specjax.models import decoder
 from specjax.models.heads import module
+from specjax.models.module import capped
 from specjax.sharding.placement import Placement
 from specjax.training import losses
 from specjax.types import Array, Params
@@ -106,8 +107,7 @@ def logits_over(rows: Array, own: Any, model: decoder.Model, x: Array) -> Array:
     x: [B, T, D], states of its last layer.
   """
   logits = module.product(model.placement, own.norm(x), rows)
-  cap = model.config.logit_softcap
-  return logits if cap is None else cap * jnp.tanh(logits / cap)
+  return capped(model.config, logits)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

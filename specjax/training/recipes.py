@@ -169,7 +169,7 @@ def head(
       draft_vocab=size,
     )
     model = medusa.build(config, target.model)
-    run, layers = chain.medusa(model), (own.layers,)
+    run, layers = chain.medusa(model), model.features
   if layers[-1] != own.layers:
     layers = (*layers, own.layers)
   law = Law(target=target.model, kept=kept, layers=layers, stored=stored)
