@@ -92,11 +92,11 @@ def test_the_commands_of_training_are_accepted_and_follow_each_other(
   monkeypatch,
 ):
   monkeypatch.chdir(ROOT)
-  (made,) = commands("specjax-init")
+  made = [init.parse(words).output for words in commands("specjax-init")]
   (answered,) = map(distill_settings.parse, commands("specjax-distill-data"))
   tiny, heads = map(train_settings.parse, commands("specjax-train"))
   measured = benchmark_settings.parse(commands("specjax-benchmark")[0])
-  assert init.parse(made).output == tiny.model == measured.model
+  assert tiny.model in made and tiny.model == measured.model
   assert tiny.output == measured.draft_model
   assert heads.data == (answered.output,) and heads.model == answered.model
   drafts = [settings.parse(words) for words in commands("specjax-generate")]
