@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specjax.checkpoints.head_layouts import OFFSETS
+from specjax.checkpoints.head_layouts import HEAD, OFFSETS
 from specjax.models import config as config_lib
 from specjax.models import config_keys
 from specjax.models.config import DecoderConfig
@@ -153,10 +153,13 @@ def read_draft(
   """
   del target
   own = {k: v for k, v in content.items() if k not in (EMBEDDINGS, PROPOSER)}
+  config, is_thin = config_lib.from_hugging_face(own), _borrows(content)
   return ThinConfig(
-    decoder=config_lib.from_hugging_face(own),
-    is_thin=_borrows(content),
+    decoder=config,
+    is_thin=is_thin,
     draft_vocab=_drafted(shapes),
+    # What it has beside the target's embedding its tensors say.
+    own_head=is_thin and HEAD in shapes,
   )
 
 

@@ -13,6 +13,8 @@ from specjax.models.config import DecoderConfig
 
 # Of a reduced vocabulary: the target's id of each id, less that id itself.
 OFFSETS = "d2t"
+# A model's table of ids, where it is not its embedding.
+HEAD = "lm_head.weight"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,7 @@ EAGLE3 = HeadLayout(
       ("embed_norm.weight", "midlayer.input_layernorm.weight"),
       ("mlp_norm.weight", "midlayer.post_attention_layernorm.weight"),
       ("norm.weight", "norm.weight"),
-      ("head.weight", "lm_head.weight"),
+      ("head.weight", HEAD),
     ),
   ),
   repeats=_EMBEDDING,

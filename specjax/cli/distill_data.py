@@ -150,6 +150,7 @@ def _fill(s, target, sources, held_out, writer) -> int:
     if dropped := len(sources.rows) - len(rows):
       _say(f"{dropped} prompts left out, which --exclude holds")
     rows = [*prompt_sources.drawn(rows, s.max_prompts, s.seed), *made]
+    rows = prompt_sources.shuffled(rows, s.seed)
     result = distill.run(
       engine,
       rows,

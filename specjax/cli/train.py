@@ -171,6 +171,7 @@ def _objective(s, target, placement, corpus, weights) -> Any:
       start_layer=s.start_layer,
       decay=0.8 if s.decay is None else s.decay,
       dtype=s.save_dtype,
+      fitted_to=_rows(s, corpus) if s.fit else None,
     )
   law = objective.Law(
     target=target.model,
@@ -187,6 +188,8 @@ def _objective(s, target, placement, corpus, weights) -> Any:
     size={k: int(v) for k, _, v in (one.partition(":") for one in s.size)},
     ends=s.ends,
     dtype=s.save_dtype,
+    seed=s.seed,
+    fitted_to=_rows(s, corpus) if s.fit else None,
   )
 
 
@@ -203,6 +206,7 @@ def _options(s: train_settings.Settings) -> Any:
     optimizer=optimizer.Options(
       learning_rate=s.learning_rate,
       steps=s.steps,
+      kind=s.optimizer,
       warmup=s.steps // 20 if s.warmup is None else s.warmup,
       final=s.final_rate,
       weight_decay=s.weight_decay,

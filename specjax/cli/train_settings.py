@@ -9,6 +9,7 @@ from typing import Any
 from specjax.cli import command, table
 from specjax.cli import settings as settings_lib
 
+OPTIMIZERS = ("adamw", "muon")
 KINDS = ("draft_model", "eagle", "medusa", "mtp")
 DTYPES = settings_lib.FIELDS["dtype"].metadata["choices"]
 _as_generate = functools.partial(table.again, settings_lib.FIELDS)
@@ -77,9 +78,9 @@ class Settings:
     None,
     "choice",
     "draft_model: whose embedding and head it has: the target's, neither"
-    " trained nor written, or its own; target's where the width is the same,"
-    " if not given",
-    ("target", "own"),
+    " trained nor written; or its own; or the target's embedding and a head of"
+    " its own. target if not given, where the width is the same",
+    ("target", "own", "head"),
   )
   vocabulary: int = table.setting(
     0,
@@ -94,6 +95,12 @@ class Settings:
     "integer",
     "mtp and EAGLE-3: begin as this layer of the target; -1 is its last. At"
     " random if not given",
+  )
+  fit: bool = table.setting(
+    False,
+    "switch",
+    "begin with what least squares can fit to --data: EAGLE-1's first product,"
+    " a draft_model's --ends=head",
   )
   unroll: int | None = table.setting(
     None,
@@ -120,6 +127,13 @@ class Settings:
   )
   accumulate: int = table.setting(
     1, "integer", "passes of a step, whose gradients are summed"
+  )
+  optimizer: str = table.setting(
+    "adamw",
+    "choice",
+    "who steps matrices: adamw, or muon, which learns more from few tokens;"
+    " norms, biases and tables of ids are Adam's",
+    OPTIMIZERS,
   )
   learning_rate: float = table.setting(
     1e-3, "number", "the highest; it rises in a line and falls as a cosine"
@@ -192,6 +206,7 @@ _ONLY = {
   "ends": ("draft_model",),
   "eagle": ("eagle",),
   "unroll": ("eagle",),
+  "fit": ("eagle", "draft_model"),
   "start_layer": ("eagle", "mtp"),
   "heads": ("medusa", "mtp"),
   "decay": ("eagle", "medusa", "mtp"),
@@ -310,6 +325,16 @@ def _check(s: Settings, given: Mapping[str, Any]) -> None:
     raise command.UsageError(
       f"{named('start_layer')} is for EAGLE-3: EAGLE-1's layer reads what no"
       " layer of the target does; leave it out, or give --eagle=3"
+    )
+  if s.fit and s.proposer == "eagle" and not _predicts_states(s):
+    raise command.UsageError(
+      f"{named('fit')} is for EAGLE-1: EAGLE-3 predicts tokens and no states;"
+      " leave it out"
+    )
+  if s.fit and s.proposer == "draft_model" and s.ends != "head":
+    raise command.UsageError(
+      f"{named('fit')} fits a draft_model's own head; leave it out, or give"
+      " --ends=head"
     )
   if s.held_out is not None and "held_out_share" in given:
     raise command.UsageError(

@@ -113,6 +113,7 @@ class Chain:
     first: parameters at the beginning, in the order of `model.head.paths`.
     frozen: `Law.frozen`, and the head's own extras.
     dtype: of the file.
+    scales: see `optimizer.make`.
   """
 
   kind: str
@@ -125,6 +126,7 @@ class Chain:
   first: Sequence[np.ndarray]
   frozen: dict[str, Any]
   dtype: str = "float32"
+  scales: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
   @property
   def placement(self) -> Placement | None:

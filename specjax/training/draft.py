@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.checkpoints import folders, head_configs, heads, hf
+from specjax.checkpoints import folders, head_configs, heads, hf, shards
 from specjax.models import decoder
 from specjax.models.heads import thin
 from specjax.pretrained import Pretrained
@@ -29,7 +29,7 @@ from specjax.training.objective import (
 )
 from specjax.types import Array
 
-_ENDS = ("embed.weight", "head.weight")
+_EMBED, _HEAD = "embed.weight", "head.weight"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,7 +41,9 @@ class Draft:
     config: the content of its config.json.
     law: the target's.
     weights: of the losses.
-    thin: whether embedding and head are the target's.
+    thin: whether its embedding is the target's, and so its head.
+    own_head: whether a thin one's head is its own nevertheless; it begins as
+      the target's rows of the kept ids.
     first: parameters at the beginning, by name; random where there are none.
     target: the checkpoint, for what goes with the draft.
     frozen: see `Law.frozen`.
@@ -57,6 +59,12 @@ class Draft:
   frozen: dict[str, Any]
   dtype: str = "float32"
   first: Mapping[str, np.ndarray] | None = None
+  own_head: bool = False
+
+  @property
+  def scales(self) -> dict[str, np.ndarray]:
+    """Norms stand before all products: all weights are of one size."""
+    return {}
 
   @property
   def placement(self) -> Placement | None:
@@ -71,23 +79,40 @@ class Draft:
 
   def init(self, seed: int) -> dict[str, np.ndarray]:
     """See the Protocol."""
+    found: Mapping[str, np.ndarray]
     if self.first is not None:
-      return {name: np.asarray(self.first[name]) for name in self.axes}
+      found = self.first
+    else:
+      found = self._drawn(seed)
+    if self.own_head:
+      rows = self.frozen.get("rows", self.frozen["target"][self.law.head])
+      found = {_HEAD: shards.gathered(rows).astype(np.float32)} | dict(found)
+    return {name: np.asarray(found[name]) for name in self.axes}
+
+  def _drawn(self, seed: int) -> dict[str, np.ndarray]:
+    """Random parameters, in float32."""
     whole = dataclasses.replace(self.model, placement=None)
     float32 = [
       jax.ShapeDtypeStruct(spec.shape, jnp.float32) for spec in whole.shapes
     ]
     drawn = dataclasses.replace(whole, shapes=tuple(float32)).init(seed)
     found = dict(zip(whole.paths, drawn, strict=True))
-    return {name: np.asarray(found[name]) for name in self.axes}
+    if self.own_head:
+      del found[_HEAD]
+    return {name: np.asarray(value) for name, value in found.items()}
 
-  def log_q(
+  def read(
     self, params: dict[str, Array], frozen: Any, batch: dict[str, Array]
   ) -> Array:
-    """The draft's law of the token after each: float32 [B, T, Vd]."""
+    """What the draft's head reads at every position: [B, T, D], normed."""
+    own = self._merged(params, frozen)
+    return own.norm(self._last(own, batch))
+
+  def _merged(self, params: dict[str, Array], frozen: Any) -> Any:
+    """The draft with its own parameters and what it borrows."""
     model, target = self.model, frozen["target"]
-    ends = {"embed.weight": self.law.embedding, "head.weight": self.law.head}
-    own = model.merge(
+    ends = {_EMBED: self.law.embedding, _HEAD: self.law.head}
+    return model.merge(
       [
         params[path].astype(model.dtype)
         if path in params
@@ -95,12 +120,26 @@ class Draft:
         for path in model.paths
       ]
     )
+
+  def _last(self, own: Any, batch: dict[str, Array]) -> Array:
+    """States of the last layer: [B, T, D]."""
     x, positions, ropes = own.begin(batch["tokens"], None, batch["positions"])
-    for number in range(model.config.layers):
+    for number in range(self.model.config.layers):
       x, _ = own.layer(number, number, x, None, positions, ropes)
+    return x
+
+  def log_q(
+    self, params: dict[str, Array], frozen: Any, batch: dict[str, Array]
+  ) -> Array:
+    """The draft's law of the token after each: float32 [B, T, Vd]."""
+    model, target = self.model, frozen["target"]
+    own = self._merged(params, frozen)
+    x = self._last(own, batch)
     if self.law.kept is None and not self.thin:
       return jax.nn.log_softmax(own.logits(x), axis=-1)
-    if self.thin:
+    if self.own_head:
+      rows = params[_HEAD].astype(model.dtype)
+    elif self.thin:
       rows = frozen.get("rows", target[self.law.head])
     else:
       rows = own.embed["weight"] if model.config.tied else own.head.weight
@@ -153,11 +192,14 @@ class Draft:
       return
     if self.thin:
       config[head_configs.EMBEDDINGS] = "target"
+    if self.own_head:
+      config["tie_word_embeddings"] = False
     borrowing = thin.build(
       thin.ThinConfig(
         decoder=self.model.config,
         is_thin=self.thin,
         draft_vocab=None if kept is None else len(kept),
+        own_head=self.own_head,
       ),
       self.law.target,
     )
@@ -174,4 +216,6 @@ class Draft:
     )
 
   def _is_trained(self, path: str) -> bool:
-    return not (self.thin and path in _ENDS)
+    if path == _HEAD and self.own_head:
+      return True
+    return not (self.thin and path in (_EMBED, _HEAD))

@@ -33,9 +33,12 @@ class Objective(Protocol):
     frozen: arrays that `loss` reads and nothing trains.
     law: the target's.
     placement: how the parameters are split over a mesh, or None.
+    scales: of some parameters how large they usually are; see
+      `optimizer.make`.
   """
 
   axes: Mapping[str, Sequence[str]]
+  scales: Mapping[str, np.ndarray]
   frozen: Any
   law: "Law"
   placement: Placement | None

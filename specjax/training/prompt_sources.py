@@ -127,6 +127,16 @@ def drawn(
   return [rows[index] for index in sorted(chosen)]
 
 
+def shuffled(rows: Sequence[prompts.Row], seed: int) -> list[prompts.Row]:
+  """The rows in an order of the seed: some of them are a fair sample of all.
+
+  So is what a run has made that is ended early.
+  """
+  order = list(rows)
+  random.Random(seed).shuffle(order)
+  return order
+
+
 def _files(name: str) -> Iterator[tuple[str, str]]:
   """(label, path) of a file, or of the files of a folder."""
   path = pathlib.Path(name)

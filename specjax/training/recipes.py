@@ -1,6 +1,7 @@
 """Objectives of a target, each from the few choices that its kind leaves."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from specjax.models.families import FAMILIES
 from specjax.models.heads import eagle, medusa, mtp
 from specjax.pretrained import Pretrained
 from specjax.sharding.placement import Placement
-from specjax.training import chain, starts
+from specjax.training import chain, fitting, packing, starts
 from specjax.training.data import Corpus
 from specjax.training.draft import Draft
 from specjax.training.objective import Law
@@ -65,6 +66,8 @@ def draft(
   size: Mapping[str, int] | None = None,
   ends: str | None = None,
   dtype: str = "float32",
+  seed: int = 0,
+  fitted_to: packing.Rows | None = None,
 ) -> Draft:
   """A draft model: some of the target's layers, or one of another size.
 
@@ -75,9 +78,13 @@ def draft(
     placement: of the draft, or None.
     layers: of the target, ascending, that it begins as.
     size: or what changes the target's config.json, to begin at random.
-    ends: "target" or "own" embedding and head; the target's where the width is
-      the same if None.
+    ends: "target" or "own" embedding and head, or "head": the target's
+      embedding and a head of its own; the target's where the width is the same
+      if None.
     dtype: of the file.
+    seed: of what begins at random, and of what it is fitted to.
+    fitted_to: what a head of its own begins with a least-squares fit to, or
+      None.
 
   Raises:
     ValueError: names the setting that cannot be.
@@ -91,29 +98,42 @@ def draft(
   else:
     content, config = _of_size(target, content, size or {})
   same = config.d_model == own.d_model
-  if ends == "target" and not same:
+  if ends in ("target", "head") and not same:
     raise ValueError(
-      f"--ends=target needs the target's width, and the draft's is"
+      f"--ends={ends} needs the target's width, and the draft's is"
       f" {config.d_model} where that of {target.name} is {own.d_model}; give"
       " --ends=own"
     )
+  own_head = ends == "head"
+  if own_head:
+    config = dataclasses.replace(config, tied=False)
   model = decoder.build(
     config, dtype=target.model.dtype, placement=placement, name="the draft"
   )
   first = None
   if layers is not None:
     first = _taken(target, model, layers)
-  return Draft(
+    if own_head:
+      first.pop("head.weight")
+  made = Draft(
     model=model,
     config=content,
     law=law,
     weights=weights,
-    thin=same if ends is None else ends == "target",
+    thin=same if ends is None else ends != "own",
     target=target,
     frozen=law.frozen(target.params),
     dtype=dtype,
     first=first,
+    own_head=own_head,
   )
+  if fitted_to is None:
+    return made
+  first = made.init(seed)
+  read = functools.partial(made.read, first, made.frozen)
+  pairs = fitting.of_draft(read, law, made.frozen)
+  first["head.weight"] @= fitting.solve(pairs, fitted_to, seed=seed)
+  return dataclasses.replace(made, first=first)
 
 
 def head(
@@ -129,6 +149,7 @@ def head(
   start_layer: int | None = None,
   decay: float = 0.8,
   dtype: str = "float32",
+  fitted_to: packing.Rows | None = None,
 ) -> chain.Chain:
   """A head on the target's states.
 
@@ -145,6 +166,7 @@ def head(
       for a random one.
     decay: see `chain.Chain`.
     dtype: of the file.
+    fitted_to: what EAGLE-1 begins with a least-squares fit to, or None.
 
   Raises:
     ValueError: names the setting that cannot be.
@@ -174,7 +196,7 @@ def head(
     layers = (*layers, own.layers)
   law = Law(target=target.model, kept=kept, layers=layers, stored=stored)
   if kind == "eagle":
-    first = starts.eagle(model, target, law, seed, start_layer)
+    first = starts.eagle(model, target, law, seed, start_layer, fitted_to)
   elif kind == "mtp":
     first = starts.mtp(model, target, law, seed, start_layer)
   else:
@@ -192,6 +214,7 @@ def head(
     first=[shards.gathered(value) for value in first],
     frozen=law.frozen(target.params) | {"extras": extras},
     dtype=dtype,
+    scales=starts.scales(model, target) if kind == "eagle" else {},
   )
 
 
@@ -266,6 +289,8 @@ def _taken(
   found = {}
   for path in model.paths:
     source = path
+    if path == "head.weight" and target.model.config.tied:
+      source = "embed.weight"
     if path.startswith("layers."):
       _, number, rest = path.split(".", 2)
       source = f"layers.{layers[int(number)]}.{rest}"

@@ -5,7 +5,8 @@ multi-token prediction may begin as a layer of the target's, whose norms they
 have too. EAGLE-1's may not: it reads what the target's last norm gives, without
 a norm of its own, and a layer that expects other states begins there with a
 loss of 12853 nats (SmolLM2, two steps), where a random one has 33. It begins
-random and faint: with hardly anything of it, the state passed on has 14.
+random and faint: with hardly anything of it, the state passed on has 14. Its
+first product may be fitted to the data instead; see `fitting`.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from specjax.checkpoints import shards
 from specjax.models.heads.eagle import EagleModel
 from specjax.models.heads.mtp import MtpModel
 from specjax.pretrained import Pretrained
+from specjax.training import fitting, packing
 from specjax.training.objective import Law
 
 Params = dict[str, np.ndarray]
@@ -23,7 +25,12 @@ _FAINT = np.float32(0.01)  # not 0: all that is before it would learn nothing
 
 
 def eagle(
-  model: EagleModel, target: Pretrained, law: Law, seed: int, layer: int | None
+  model: EagleModel,
+  target: Pretrained,
+  law: Law,
+  seed: int,
+  layer: int | None,
+  rows: packing.Rows | None = None,
 ) -> list[np.ndarray]:
   """An EAGLE head's parameters at the beginning.
 
@@ -33,6 +40,7 @@ def eagle(
     law: with the kept ids.
     seed: of what is random.
     layer: of the target, for EAGLE-3; None for a random layer.
+    rows: that EAGLE-1's first product is fitted to, or None.
 
   Returns:
     In the order of `model.head.paths`, float32.
@@ -46,6 +54,12 @@ def eagle(
   found["fc.weight"] = _passing(found["fc.weight"], -width)
   if not model.config.fuses:
     assert layer is None, "EAGLE-1 begins as no layer of the target"
+    if rows is not None:
+      pairs = fitting.of_eagle(model, law, law.frozen(target.params))
+      found["fc.weight"] = fitting.solve(pairs, rows, seed=seed)
+    usual = scales(model, target)
+    for path in found.keys() & usual.keys() - {"fc.weight"}:
+      found[path] *= usual[path]
     for path in ("attention.o.weight", "mlp.down.weight"):
       found[path] *= _FAINT
     return [found[path] for path in model.head.paths]
@@ -59,6 +73,33 @@ def eagle(
     found["hidden_norm.weight"] = norm
     found["embed_norm.weight"] = norm
   return [found[path] for path in model.head.paths]
+
+
+def scales(model: EagleModel, target: Pretrained) -> Params:
+  """How large EAGLE-1's weights usually are, beside those of unit inputs.
+
+  Its states are as large as the target's last norm makes them, and embeddings
+  as small as they lie in the table: all steps alike, the one would learn long
+  before the other. EAGLE-3 has norms before its products.
+
+  Returns:
+    Of some parameters what their numbers are to be measured by, broadcast; see
+    `optimizer.make`.
+  """
+  if model.config.fuses:
+    return {}
+  theirs, own = _of(target), target.model.config
+  size = lambda x: np.sqrt(np.mean(np.square(x)))
+  state = size(theirs("norm.weight") + np.float32(own.norm == "rms_plus_one"))
+  token = size(theirs("embed.weight")) * np.float32(own.embed_scale or 1.0)
+  width = model.config.layer.d_model
+  pair = np.repeat(np.asarray([token, state], np.float32), width)
+  found = {"fc.weight": state / pair}
+  for path in ("attention.q", "attention.k", "attention.v"):
+    found[f"{path}.weight"] = 1 / state
+  for path in ("attention.o", "mlp.down"):
+    found[f"{path}.weight"] = state
+  return {path: np.asarray(x, np.float32) for path, x in found.items()}
 
 
 def mtp(

@@ -59,7 +59,9 @@ class Trainer:
     self.objective = objective
     self.options = options
     self._first = objective.init(options.seed)
-    self._tx = optimizer.make(options.optimizer)
+    self._tx = optimizer.make(
+      options.optimizer, objective.axes, objective.scales
+    )
     self._rate = optimizer.schedule(options.optimizer)
     self._places = self._shardings()
     self.step = jax.jit(
@@ -120,13 +122,14 @@ class Trainer:
       for name, names in self.objective.axes.items()
     }
     shapes = jax.eval_shape(self._state, self._first)
-    moments = optax.tree_utils.tree_map_params(
-      self._tx,
-      lambda _, place: place,
-      shapes["optimizer"],
-      params,
-      transform_non_params=lambda _: placement.whole,
-    )
+
+    def place(path, leaf):
+      # An optimiser's state has dicts of the parameters' names.
+      name = getattr(path[-1], "key", None)
+      same = name in params and leaf.shape == self._first[name].shape
+      return params[name] if same else placement.whole
+
+    moments = jax.tree_util.tree_map_with_path(place, shapes["optimizer"])
     return {"params": params, "optimizer": moments, "step": placement.whole}
 
   def _step(self, state: State, frozen: Any, batch: dict[str, Array]):

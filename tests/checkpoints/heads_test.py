@@ -234,17 +234,25 @@ def test_a_folder_without_weights_or_config(tmp_path):
     opened(tmp_path)
 
 
-@pytest.mark.parametrize("is_thin, reduced", [(1, 0), (1, 1), (0, 1)])
-def test_a_draft_that_borrows_is_saved_and_opened(tmp_path, is_thin, reduced):
+@pytest.mark.parametrize(
+  "is_thin, reduced, own_head",
+  [(1, 0, 0), (1, 1, 0), (0, 1, 0), (1, 0, 1), (1, 1, 1)],
+)
+def test_a_draft_that_borrows_is_saved_and_opened(
+  tmp_path, is_thin, reduced, own_head
+):
   target, target_params = tiny.target()
   kept = tiny.kept_ids() if reduced else None
   config = thin.ThinConfig(
     decoder=target.config,
     is_thin=bool(is_thin),
     draft_vocab=tiny.KEPT if reduced else None,
+    own_head=bool(own_head),
   )
   model = thin.build(config, target)
   given = dict(zip(target.paths, target_params, strict=True))
+  if own_head and reduced:
+    given["head.weight"] = given["head.weight"][kept]
   own = [given[path] for path in model.head.paths]
   params = model.complete(tuple(own), target_params, kept)
   heads.save_head(
@@ -253,7 +261,7 @@ def test_a_draft_that_borrows_is_saved_and_opened(tmp_path, is_thin, reduced):
   assert heads.needs_target(tmp_path)
   names = set(load_file(tmp_path / "model.safetensors"))
   assert ("model.embed_tokens.weight" in names) != is_thin
-  assert ("lm_head.weight" in names) != is_thin
+  assert ("lm_head.weight" in names) == (own_head or not is_thin)
   assert ("d2t" in names) == reduced
   found = opened(tmp_path, kind="draft_model")
   assert found.model.config == config

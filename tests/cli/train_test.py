@@ -128,6 +128,16 @@ GOOD = ("--model=m", "--data=d", "--output=o", "--layers=0")
       (*GOOD[:3], "--proposer=mtp", "--decay=0.5"),
       "give more with --heads",
     ),
+    (
+      (*GOOD[:3], "--proposer=eagle", "--eagle=3", "--fit"),
+      "--fit is for EAGLE-1",
+    ),
+    ((*GOOD, "--fit"), "--fit fits a draft_model's own head"),
+    (
+      (*GOOD[:3], "--proposer=medusa", "--fit"),
+      "--fit does nothing with --proposer=medusa",
+    ),
+    ((*GOOD, "--optimizer=sgd"), "--optimizer=sgd"),
     ((*GOOD, "word"), "'word' is no flag"),
   ],
 )

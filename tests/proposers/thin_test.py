@@ -108,6 +108,46 @@ def test_a_reduced_draft_with_ends_of_its_own_computes_the_same():
   assert set(ENDS) <= set(model.head.paths)
 
 
+def test_a_thin_draft_with_a_head_of_its_own_reads_no_row_of_the_targets():
+  target, target_params = tiny.target(**SMALL)
+  kept = tiny.kept_ids()
+  config = thin.ThinConfig(
+    decoder=target.config,
+    is_thin=True,
+    draft_vocab=tiny.KEPT,
+    own_head=True,
+  )
+  model = thin.build(config, target)
+  assert set(ENDS) & set(model.head.paths) == {"head.weight"}
+  given = dict(zip(target.paths, target_params, strict=True))
+  given["head.weight"] = given["head.weight"][kept] * 2
+  own = tuple(given[path] for path in model.head.paths)
+  params = model.complete(own, target_params, kept)
+  assert [p.shape for p in params] == [spec.shape for spec in model.shapes]
+  tokens = jnp.asarray([[1, 2, 3, 4]], jnp.int32)
+  whole = target(target_params, tokens, None).logits
+  found = model(params, target_params, tokens, None).logits
+  np.testing.assert_allclose(found, 2 * whole[..., kept], atol=1e-5)
+  # And an engine decodes with it what it decodes alone.
+  proposer = DraftModel(
+    model=model, lookahead=LOOKAHEAD, vocab_size=target.vocab_size
+  )
+  made = engines.build(
+    *(target, target_params, proposer, params),
+    slots=2,
+    capacity=40,
+    prefill_widths=(8,),
+  )
+  greedy = [row for row in rows() if not row.sampling.temperature]
+  done = engines.complete(made, greedy)
+  plainly = engines.complete(
+    made, [dataclasses.replace(row, lookahead=0) for row in greedy]
+  )
+  for row in greedy:
+    assert done[row.id].token_ids == plainly[row.id].token_ids
+  assert sum(row.accepted for row in done.values()) > 5
+
+
 def test_sizes_that_do_not_fit_are_named():
   target, _ = tiny.target(**SMALL)
   other = decoder.build(dataclasses.replace(target.config, vocab_size=9))

@@ -53,8 +53,10 @@ def test_all_of_a_targets_layers_are_the_target():
     (KEPT, dict(layers=(1,))),
     (KEPT, dict(size=NARROW)),
     (None, dict(layers=(1,), ends="own")),
+    (KEPT, dict(layers=(1,), ends="head")),
+    (None, dict(size={"num_hidden_layers": 1}, ends="head")),
   ],
-  ids=["thin", "reduced", "narrow", "own"],
+  ids=["thin", "reduced", "narrow", "own", "own rows", "own head"],
 )  # fmt: skip
 def test_what_is_written_is_what_was_trained(tmp_path, kept, how):
   objective = made.draft(kept=kept, **how)
@@ -65,6 +67,7 @@ def test_what_is_written_is_what_was_trained(tmp_path, kept, how):
   thin = how.get("ends") != "own" and "hidden_size" not in how.get("size", {})
   assert ("model.embed_tokens.weight" in names) == (not thin)
   assert ("d2t" in names) == (kept is not None)
+  assert ("lm_head.weight" in names) == (how.get("ends") == "head")
   one = batch()
   if thin or kept is not None:
     opened = heads.load_head(tmp_path, target, kind="draft_model")
@@ -81,6 +84,45 @@ def test_what_is_written_is_what_was_trained(tmp_path, kept, how):
   first = int(begins[1]) if len(begins) > 1 else made.LENGTH
   np.testing.assert_allclose(
     logits[0, :first], found[0, :first], rtol=1e-4, atol=1e-4
+  )
+
+
+def test_a_head_of_its_own_begins_as_the_targets_rows_and_is_trained():
+  weights = {"kl": 1.0}
+  bare = made.draft(weights, kept=KEPT, layers=(0, 1))
+  own = made.draft(weights, kept=KEPT, layers=(0, 1), ends="head")
+  found, params = log_q(own)
+  np.testing.assert_allclose(found, log_q(bare)[0], atol=1e-5)
+  assert params["head.weight"].shape == (len(KEPT), made.WIDTH)
+  assert set(own.axes) == {*bare.axes, "head.weight"}
+  # At the beginning it is the target, and next to nothing is to be learned.
+  shaken = params | {"head.weight": params["head.weight"] * 1.5}
+  slope = jax.jit(jax.grad(lambda p: own.loss(p, own.frozen, batch())[0]))
+  assert jnp.abs(slope(shaken)["head.weight"]).max() > 0.01
+
+
+def test_a_fitted_head_reads_the_drafts_states_as_the_target_reads_its_own():
+  """One layer of two: least squares take its states to the target's."""
+  texts = made.corpus()
+  rows = packing.Rows(texts, made.LENGTH)
+  accepted = {}
+  for name, fitted_to in (("as it is", None), ("fitted", rows)):
+    objective = made.draft(
+      {"kl": 1.0}, layers=(0,), ends="head", fitted_to=fitted_to
+    )
+    params = {n: jnp.asarray(x) for n, x in objective.init(0).items()}
+    run = jax.jit(objective.loss)
+    _, metrics = run(params, objective.frozen, batch())
+    total, weight = metrics["acceptance"]
+    accepted[name] = float(total / weight)
+  assert accepted["fitted"] > accepted["as it is"] + 0.02, accepted
+  # All layers' states are the target's own: the fit changes nothing.
+  whole = [
+    made.draft({"kl": 1.0}, layers=(0, 1), ends="head", fitted_to=fitted_to)
+    for fitted_to in (None, rows)
+  ]
+  np.testing.assert_allclose(
+    log_q(whole[1])[0], log_q(whole[0])[0], rtol=0.02, atol=0.02
   )
 
 

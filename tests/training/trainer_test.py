@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from specjax.training import packing, trainer
+from specjax.training import packing, recipes, trainer
 from tests.training import made
 
 
@@ -56,6 +56,35 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
   looks = [[r for r in log(name) if "loss" not in r] for name in "ab"]
   assert looks[0] == looks[1] and [r["step"] for r in looks[0]] == [0, 4, 8]
   assert [r["step"] for r in log("b") if "loss" in r][-1] == 8
+
+
+def test_a_fitted_head_that_muon_trains_goes_on_to_the_same_bits(
+  tmp_path, rows
+):
+  """What a run begins with is made anew when it goes on: fit and scales."""
+
+  def learner():
+    options = made.options(steps=4)
+    muon = dataclasses.replace(options.optimizer, kind="muon")
+    return trainer.Trainer(
+      recipes.head(
+        "eagle", made.target(), None, (), {"kl": 1.0}, fitted_to=rows[0]
+      ),
+      dataclasses.replace(options, optimizer=muon),
+    )
+
+  one = learner()
+  straight, _ = trainer.run(one, *rows, tmp_path / "a")
+  begun = one.begin()["params"]
+  moved = {
+    name: float(np.abs(straight["params"][name] - begun[name]).max())
+    for name in begun
+  }
+  assert min(moved.values()) > 0, moved
+  calls = iter(range(100))
+  trainer.run(one, *rows, tmp_path / "b", stop=lambda: next(calls) >= 2)
+  resumed, done = trainer.run(learner(), *rows, tmp_path / "b")
+  assert done and equal(resumed, straight)
 
 
 def test_the_loss_falls(tmp_path, rows, learner):

@@ -29,13 +29,15 @@ class ThinConfig:
 
   Attributes:
     decoder: its sizes and settings.
-    is_thin: whether embedding and head are the target's.
+    is_thin: whether its embedding is the target's, and so its head.
     draft_vocab: Vd, how many ids it can draft; None for all.
+    own_head: whether a thin one's head is its own nevertheless: Vd rows.
   """
 
   decoder: DecoderConfig
   is_thin: bool
   draft_vocab: int | None = None
+  own_head: bool = False
 
   @property
   def max_position(self) -> int:
@@ -89,19 +91,28 @@ class ThinModel(Borrower):
     return self.model.placement
 
   @property
+  def has_table(self) -> bool:
+    """Whether its own parameters have a table of the ids that it drafts."""
+    return self.config.own_head
+
+  @property
   def head(self) -> Own:
     """What it has itself."""
     lacks = set()
     if self.config.is_thin:
-      lacks = {_EMBED, _HEAD}
+      lacks = {_EMBED} if self.config.own_head else {_EMBED, _HEAD}
     elif self.config.decoder.tied:
       lacks = {_HEAD}
     has = [n for n, path in enumerate(self.model.paths) if path not in lacks]
     pick = lambda each: tuple(each[n] for n in has)
-    places = self.model.shardings
+    places, shapes = self.model.shardings, list(self.model.shapes)
+    if self.config.own_head:
+      at = self.model.paths.index(_HEAD)
+      size = (self.draft_vocab, self.model.config.d_model)
+      shapes[at] = jax.ShapeDtypeStruct(size, shapes[at].dtype)
     return Own(
       paths=pick(self.model.paths),
-      shapes=pick(self.model.shapes),
+      shapes=pick(shapes),
       shardings=None if places is None else pick(places),
     )
 
@@ -138,7 +149,7 @@ class ThinModel(Borrower):
   ) -> Output:
     """Runs it; see `models.base.Model`. Its logits are [B, T, Vd]."""
     embed, head = self._ends(params, target_params)
-    if self.is_reduced:
+    if self.is_reduced and not self.config.own_head:
       head = params[-1]
     given = dict(zip(self.head.paths, params, strict=False))
     given |= {_EMBED: embed, _HEAD: head}
@@ -149,6 +160,8 @@ class ThinModel(Borrower):
     """Embedding and head [V, D], wherever they come from."""
     if self.config.is_thin:
       ends = (target_params[self.embedding], target_params[self.table])
+      if self.config.own_head:
+        ends = (ends[0], params[self.head.paths.index(_HEAD)])
       return tuple(one.astype(self.dtype) for one in ends)
     given = dict(zip(self.head.paths, params, strict=False))
     return given[_EMBED], given.get(_HEAD, given[_EMBED])
@@ -168,6 +181,7 @@ def build(
     ValueError: names the size of draft and target that do not fit.
   """
   own, drafted = config.decoder, config.draft_vocab
+  assert config.is_thin or not config.own_head
   names = ("d_model", "vocab_size") if config.is_thin else ()
   borrowed.require("a draft", own, drafted, target, names)
   if drafted is not None and drafted > own.vocab_size:
