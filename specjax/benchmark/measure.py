@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specjax import api
+from specjax import api, heads
 from specjax.benchmark import (
   answers,
   bandwidth,
@@ -19,9 +19,12 @@ from specjax.benchmark import (
   record,
   rounds,
   runs,
+  whole_draft,
 )
 from specjax.benchmark import plan as plan_lib
 from specjax.benchmark.answers import Sample
+from specjax.checkpoints import heads as head_files
+from specjax.checkpoints import locate
 from specjax.engine.request import Request
 
 _PEERS = {
@@ -189,7 +192,7 @@ def _peers(plan, target: api.Pretrained, built, cache, say) -> list[list[Any]]:
       target.folder,
       dtype=plan.dtype,
       stop_ids=stop_ids,
-      draft=plan.draft_model and api.load(plan.draft_model).folder,
+      draft=_assistant(plan, target, cache),
       lookahead=plan.lookahead,
     )
   if peers_llama_cpp.NAME in plan.peer:
@@ -202,6 +205,17 @@ def _peers(plan, target: api.Pretrained, built, cache, say) -> list[list[Any]]:
       str(gguf), dtype=plan.dtype, stop_ids=stop_ids, context=context
     )
   return groups
+
+
+def _assistant(plan, target: api.Pretrained, cache) -> str | None:
+  """The folder of the draft as a whole model; None where there is none."""
+  if plan.draft_model is None:
+    return None
+  folder = locate.find(plan.draft_model).folder
+  if not head_files.needs_target(folder):
+    return str(folder)
+  head = heads.load_head(plan.draft_model, target, kind="draft_model")
+  return str(whole_draft.cached(head, dtype=plan.dtype, cache=cache))
 
 
 def _fastest(

@@ -148,16 +148,21 @@ class ThinModel(Borrower):
     cache: Any,
   ) -> Output:
     """Runs it; see `models.base.Model`. Its logits are [B, T, Vd]."""
-    embed, head = self._ends(params, target_params)
-    if self.is_reduced and not self.config.own_head:
-      head = params[-1]
+    embed, head = self.ends(params, target_params)
     given = dict(zip(self.head.paths, params, strict=False))
     given |= {_EMBED: embed, _HEAD: head}
     whole = tuple(given[path] for path in self.model.paths)
     return self.model(whole, tokens, cache)
 
+  def ends(self, params: Params, target_params: Params) -> tuple[Array, Array]:
+    """The embedding [V, D] and the rows of ids that it drafts, [Vd, D]."""
+    embed, head = self._ends(params, target_params)
+    if self.is_reduced and not self.config.own_head:
+      head = params[-1]
+    return embed, head
+
   def _ends(self, params: Params, target_params: Params):
-    """Embedding and head [V, D], wherever they come from."""
+    """Embedding and head, wherever they come from."""
     if self.config.is_thin:
       ends = (target_params[self.embedding], target_params[self.table])
       if self.config.own_head:
