@@ -259,6 +259,12 @@ def is_cache(node) -> bool:
   return isinstance(node, KVCache)
 
 
+def stacks(tree) -> list[Array]:
+  """The keys and values [L, B, K, S, H] of all caches in a tree."""
+  caches = filter(is_cache, jax.tree.leaves(tree, is_leaf=is_cache))
+  return [stack for cache in caches for stack in (cache.k, cache.v)]
+
+
 def take_row(tree, row):
   """One row of a state tree, as a tree with B = 1.
 

@@ -88,6 +88,12 @@ def load_head(
     CheckpointError: its tensors are not those that its config speaks of.
     FileNotFoundError, ConnectionError: it cannot be had.
   """
+  if target.model.reads_source:
+    raise ValueError(
+      f"{name}: what borrows from a target is for decoders alone, and "
+      f"{target.name} has an encoder; give proposer 'draft_model' with a whole "
+      "model, 'ngram' or 'layer_skip'"
+    )
   found = locate.find(name, ranged=target.model.placement is not None)
   own = os.path.realpath(found.folder) == os.path.realpath(target.folder)
   said = kinds.said(hf.read_config(found.folder))

@@ -196,6 +196,12 @@ class Model:
     return nnx.merge(self._graph, state)
 
 
+def is_of_source(path: str) -> bool:
+  """Whether a parameter is read once a request, with its source, alone."""
+  keys = (".cross.k.", ".cross.v.")
+  return path.startswith("encoder.") or any(part in path for part in keys)
+
+
 def logical_sizes(config: DecoderConfig) -> dict[str, int]:
   """How many there are along each logical axis of the parameters."""
   return {
