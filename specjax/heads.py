@@ -88,12 +88,6 @@ def load_head(
     CheckpointError: its tensors are not those that its config speaks of.
     FileNotFoundError, ConnectionError: it cannot be had.
   """
-  if target.model.reads_source:
-    raise ValueError(
-      f"{name}: what borrows from a target is for decoders alone, and "
-      f"{target.name} has an encoder; give proposer 'draft_model' with a whole "
-      "model, 'ngram' or 'layer_skip'"
-    )
   found = locate.find(name, ranged=target.model.placement is not None)
   own = os.path.realpath(found.folder) == os.path.realpath(target.folder)
   said = kinds.said(hf.read_config(found.folder))
@@ -115,6 +109,12 @@ def load_head(
     raise ValueError(
       f"{name}: its config.json does not say which proposer drafts with it; "
       f"give kind, one of {', '.join(heads.KINDS)}"
+    )
+  if target.model.reads_source and kind in ("draft_model", "mtp"):
+    raise ValueError(
+      f"{name}: as {kind!r} it is for decoders alone, and {target.name} has an "
+      "encoder; give proposer 'draft_model' with a whole encoder-decoder, "
+      "'medusa' or 'eagle'"
     )
   try:
     opened = heads.open_head(

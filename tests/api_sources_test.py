@@ -15,6 +15,7 @@ from specjax.cli import (
   layers,
   train,
 )
+from tests import heads_made
 from tests.benchmark import tiny
 
 PROMPTS = ("the cat, the cat", "hello")
@@ -100,10 +101,29 @@ def test_a_draft_is_of_the_targets_kind(target, folders):
       specjax.Engine(one, proposer="draft_model", draft=other)
 
 
-def test_what_borrows_from_a_target_is_refused(target, folders):
-  for kind in ("eagle", "medusa", "mtp"):
-    with pytest.raises(ValueError, match="decoders alone, and .* has an"):
-      specjax.heads.load_draft(kind, folders / "draft", target)
+def test_modules_of_a_decoders_own_are_refused(target):
+  with pytest.raises(ValueError, match="for decoders alone, and .* has an"):
+    specjax.heads.load_draft("mtp", None, target)
+
+
+@pytest.mark.parametrize("kind", ("medusa", "eagle"))
+def test_heads_of_the_decoder_are_read_and_say_the_same(
+  target, folders, tmp_path, kind
+):
+  folder = heads_made.save(tmp_path / kind, target, kind)
+  head = specjax.load_head(folder, target)
+  engine = specjax.Engine(
+    target,
+    proposer=kind,
+    draft=head,
+    lookahead=2,
+    capacity=CAPACITY,
+    prefill_widths=(16,),
+  )
+  got = engine.generate(PROMPTS, max_new_tokens=20)
+  plain = made(target, folders).generate(PROMPTS, max_new_tokens=20)
+  assert [one.token_ids for one in got] == [one.token_ids for one in plain]
+  assert sum(one.drafted for one in got) > 0
 
 
 def test_generate_takes_files_of_prompts(folders, tmp_path, capsys):
@@ -113,7 +133,8 @@ def test_generate_takes_files_of_prompts(folders, tmp_path, capsys):
   flags += ["--max_new_tokens=6", f"--capacity={CAPACITY}", "--slots=2"]
   flags += [f"--output={tmp_path}/o.jsonl", "--compilation_cache=off"]
   assert generate.main(["specjax-generate", *flags]) == 0
-  rows = [json.loads(x) for x in open(tmp_path / "o.jsonl", encoding="utf-8")]
+  lines = (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()
+  rows = [json.loads(line) for line in lines]
   assert len(rows) == 2
   assert all(len(row["token_ids"]) == 6 for row in rows)
 

@@ -13,8 +13,12 @@ import numpy as np
 from specjax.engine.loop import Engine
 from specjax.models import config as config_lib
 from specjax.models import decoder
+from specjax.models.heads import eagle as eagle_lib
+from specjax.models.heads import medusa as medusa_lib
 from specjax.proposers.draft_model import DraftModel
+from specjax.proposers.eagle import Eagle
 from specjax.proposers.layer_skip import LayerSkip
+from specjax.proposers.medusa import Medusa
 from specjax.proposers.ngram import Ngram
 from specjax.proposers.none import NoProposer
 from tests import engines, exact
@@ -23,6 +27,7 @@ VOCAB, LOOKAHEAD, START = 8, 3, 2
 CAPACITY = 24
 WIDTHS = (4,)
 KINDS = ("none", "draft_model", "itself", "ngram", "layer_skip")
+HEADS = ("medusa", "eagle", "eagle3")
 
 
 def build(vocab=VOCAB, *, layers=2, d_model=8, seed=0, placement=None, heads=2):
@@ -69,6 +74,8 @@ def drafter(kind, vocab=VOCAB, lookahead=LOOKAHEAD):
   """(proposer, its parameters) for the target of `pair`."""
   (target, params), (draft, draft_params) = pair(vocab)
   sizes = dict(lookahead=lookahead, vocab_size=vocab)
+  if kind in HEADS:
+    return head(kind, vocab, lookahead)
   return {
     "none": (NoProposer(), ()),
     "draft_model": (DraftModel(model=draft, **sizes), draft_params),
@@ -79,6 +86,25 @@ def drafter(kind, vocab=VOCAB, lookahead=LOOKAHEAD):
     ),
     "layer_skip": (LayerSkip(model=target, layers=(1,), **sizes), ()),
   }[kind]
+
+
+def head(kind, vocab=VOCAB, lookahead=LOOKAHEAD):
+  """(proposer, its parameters) of random heads on the target of `pair`."""
+  (target, params), _ = pair(vocab)
+  if kind == "medusa":
+    model = medusa_lib.build(
+      medusa_lib.MedusaConfig(
+        d_model=target.config.d_model, vocab_size=vocab, heads=lookahead
+      ),
+      target,
+    )
+    proposer = Medusa(model=model, lookahead=lookahead)
+  else:
+    fuses = kind == "eagle3"
+    model = eagle_lib.build(eagle_lib.small(target.config, fuses=fuses), target)
+    proposer = Eagle(model=model, lookahead=lookahead)
+  own = model.begin(params) if kind == "medusa" else model.head.init(7)
+  return proposer, model.complete(own, params)
 
 
 def engine(kind, vocab=VOCAB, lookahead=LOOKAHEAD, **options) -> Engine:

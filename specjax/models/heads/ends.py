@@ -56,15 +56,10 @@ def ends(target: decoder.Model) -> Ends:
   """Finds the ends of a target.
 
   Raises:
-    ValueError: the target has an encoder, or adds learned positions to its
-      embedding, so that a token's embedding says more than the token.
+    ValueError: the target adds learned positions to its embedding, so that a
+      token's embedding says more than the token.
   """
   config = target.config
-  if config.encoder_layers:
-    raise ValueError(
-      f"{config.architecture} has an encoder; heads are for decoders alone: "
-      "give --proposer=draft_model, ngram or layer_skip"
-    )
   if config.has_position_table:
     raise ValueError(
       f"{config.architecture} adds learned positions to its embedding; heads "
