@@ -1,4 +1,4 @@
-"""The decoder families (Llama and its kin, GPT-2) as one pure function.
+"""The decoder families (Llama, GPT-2, T5 and their kin) as one pure function.
 
 `build` makes an nnx module of shapes (`models.module`), splits it once, and
 hands out a `Model`: parameters are a flat tuple of arrays (the cheapest thing
