@@ -222,9 +222,47 @@ class KVCache:
     return dataclasses.replace(self, length=length)
 
 
+@struct
+class SourceCache:
+  """What a decoder beside an encoder keeps: of the output and of the source.
+
+  Attributes:
+    own: keys and values of the output so far, start token included.
+    source: keys and values of the encoded source, made once a request; its
+      length is the source's, and no step moves it.
+  """
+
+  own: KVCache
+  source: KVCache
+
+  @property
+  def length(self) -> Array:
+    """Int32 [B], committed positions of the output."""
+    return self.own.length
+
+  @property
+  def capacity(self) -> int:
+    """S, positions of the output per row."""
+    return self.own.capacity
+
+  def commit(self, count: Array) -> "SourceCache":
+    """See `KVCache`."""
+    return dataclasses.replace(self, own=self.own.commit(count))
+
+  def at(self, length: Array) -> "SourceCache":
+    """See `KVCache`."""
+    return dataclasses.replace(self, own=self.own.at(length))
+
+
 def is_cache(node) -> bool:
   """Whether a node of a state tree is a KVCache."""
   return isinstance(node, KVCache)
+
+
+def stacks(tree) -> list[Array]:
+  """The keys and values [L, B, K, S, H] of all caches in a tree."""
+  caches = filter(is_cache, jax.tree.leaves(tree, is_leaf=is_cache))
+  return [stack for cache in caches for stack in (cache.k, cache.v)]
 
 
 def take_row(tree, row):

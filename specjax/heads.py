@@ -110,6 +110,12 @@ def load_head(
       f"{name}: its config.json does not say which proposer drafts with it; "
       f"give kind, one of {', '.join(heads.KINDS)}"
     )
+  if target.model.reads_source and kind in ("draft_model", "mtp"):
+    raise ValueError(
+      f"{name}: as {kind!r} it is for decoders alone, and {target.name} has an "
+      "encoder; give proposer 'draft_model' with a whole encoder-decoder, "
+      "'medusa' or 'eagle'"
+    )
   try:
     opened = heads.open_head(
       found.folder,

@@ -56,6 +56,13 @@ def draft_of(
         f"the draft {draft.name!r} and the target {target.name!r} have "
         "different tokenizers; a draft must share its target's"
       )
+    if target.model.reads_source != draft.model.reads_source:
+      names = (target.name, draft.name)
+      one, other = names if target.model.reads_source else names[::-1]
+      raise ValueError(
+        f"draft_model: {one!r} has an encoder that reads the prompt and "
+        f"{other!r} has none; give a draft of the target's kind"
+      )
   elif draft.target is not target:
     raise ValueError(
       f"the head {draft.name!r} was opened for the target "
@@ -132,7 +139,8 @@ def make(
     )
   vocab_size = target.model.vocab_size
   if kind == "ngram":
-    return Ngram(lookahead=lookahead, **(ngram or {}))
+    source = target.model.reads_source
+    return Ngram(lookahead=lookahead, reads_source=source, **(ngram or {}))
   if kind == "layer_skip":
     return LayerSkip(
       model=target.model,

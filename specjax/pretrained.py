@@ -80,6 +80,21 @@ class Pretrained:
       for shard in param.addressable_shards
     )
 
+  def require_decoder(self, doing: str) -> None:
+    """Refuses a model with an encoder where only decoders will do.
+
+    Args:
+      doing: what is for decoders alone, as a sentence begins with it.
+
+    Raises:
+      ValueError: it has one.
+    """
+    if self.model.reads_source:
+      raise ValueError(
+        f"--model={self.name} is an encoder-decoder; {doing} is for decoders"
+        " alone: give one"
+      )
+
   def retyped(self, dtype: str) -> "Pretrained":
     """The same checkpoint in another dtype; itself where that is its own."""
     if jnp.dtype(dtype) == self.model.dtype:

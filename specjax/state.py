@@ -52,7 +52,9 @@ class State:
     draft: the proposer's state.
     last_token: int32 [B], committed, not yet in the cache.
     history: int32 [B, S], prompt and output; valid up to and with
-      `cache.length`, where last_token stands.
+      `cache.length`, where last_token stands. [B, 2 S] where an encoder reads
+      the prompt: the first half begins with the start token, the second ends
+      with the prompt, before which -1 stands.
     committed: what the last step committed, for the proposer to ingest.
     sampling: settings of each row.
     penalties: penalties and biases of each row, and their counts.

@@ -92,11 +92,16 @@ def logits_of(model, params=PARAMS):
 
 def sampled(made: Engine, settings, samples, seed=0):
   """A counter of (tokens, sizes of their blocks)."""
+  return sampled_of(made, PROMPT, TOKENS, settings, samples, seed)
+
+
+def sampled_of(made: Engine, prompt, count, settings, samples, seed=0):
+  """The same of `count` tokens after any prompt."""
   requests = (
     Request(
       id=str(i),
-      prompt=PROMPT,
-      max_new_tokens=TOKENS,
+      prompt=prompt,
+      max_new_tokens=count,
       sampling=SamplingParams(**settings, seed=(seed << 32) + i),
     )
     for i in range(samples)

@@ -10,6 +10,7 @@ import numpy as np
 from specjax import api
 from specjax.benchmark.answers import Answer
 from specjax.cache import BLOCK
+from specjax.engine import filling
 from specjax.engine.request import Request
 
 
@@ -52,10 +53,17 @@ class Judge:
       position = first(a.token_ids, b.token_ids)
       if position is None:
         continue
-      prefix = (*request.prompt, *a.token_ids[:position])
-      tokens = np.zeros((1, self._width), np.int32)
-      tokens[0, : len(prefix)] = prefix
-      logits = self._logits(self._params, tokens, np.int32(len(prefix) - 1))
+      said, start_id = a.token_ids[:position], filling.start_id(self._model)
+      source, begin = np.zeros((2, 1, self._width), np.int32)
+      prefix = (*request.prompt, *said)
+      if start_id is not None:
+        source[0, : len(request.prompt)] = request.prompt
+        prefix = (start_id, *said)
+      begin[0, : len(prefix)] = prefix
+      logits = self._logits(
+        *(self._params, begin, np.int32(len(prefix) - 1)),
+        *(source, np.int32([len(request.prompt)])),
+      )
       logits = np.asarray(logits, np.float32)
       margin = logits[a.token_ids[position]] - logits[b.token_ids[position]]
       found.append(
@@ -63,7 +71,9 @@ class Judge:
       )
     return found
 
-  def _at(self, params, tokens, position):
+  def _at(self, params, tokens, position, source, size):
     cache = self._model.init_cache(1, self._width)
+    if filling.reads_source(self._model):
+      cache = self._model.encode(params, source, size, cache)
     logits = self._model(params, tokens, cache).logits[0]  # T V
     return jnp.take(logits, position, axis=0)

@@ -67,6 +67,11 @@ def measure(
     _PEERS[name].check()
   say(f"loading {plan.model} …")
   target, target_s = runs.load(plan.model, dtype=plan.dtype)
+  if plan.peer and target.model.reads_source:
+    raise ValueError(
+      f"--peer={','.join(plan.peer)}: peers are run with decoders alone, and"
+      f" {plan.model} has an encoder; leave the peer out"
+    )
   built = plan_lib.build(plan, rows, target.tokenizer)
   ours, drafts = _runs(plan, target, target_s, built, say)
   groups = _peers(plan, target, built, cache, say)
@@ -176,6 +181,7 @@ def _runs(plan, target, target_s, built, say):
       built,
       capacity=made[-1].engine.capacity,
       vocab_size=target.model.vocab_size,
+      reads_source=target.model.reads_source,
     )
   return made, drafts
 

@@ -128,16 +128,26 @@ def build(
 
 
 def check_room(
-  plan: Plan, built: Sequence[Request], *, capacity: int, vocab_size: int
+  plan: Plan,
+  built: Sequence[Request],
+  *,
+  capacity: int,
+  vocab_size: int,
+  reads_source: bool = False,
 ) -> None:
   """Refuses requests that an engine would cut or refuse.
+
+  Where the target reads a source, prompt and output each have the capacity.
 
   Raises:
     ValueError: names the prompt, its size and the fix.
   """
   for request in built:
     size = len(request.prompt)
-    if size + request.max_new_tokens > capacity:
+    together = size + request.max_new_tokens
+    if reads_source:
+      together = max(size, 1 + request.max_new_tokens)
+    if together > capacity:
       raise ValueError(
         f"prompt {request.id!r} has {size} tokens, and with"
         f" {request.max_new_tokens} new ones does not fit --capacity={capacity}"

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import api
-from specjax.cache import KVCache
+from specjax.cache import SourceCache, is_cache
 from specjax.engine.request import Chunk, Request
 from specjax.step import StepParams, context
 
@@ -152,15 +152,19 @@ class Probe:
 
 
 def with_lengths(tree: Any, live: int, rows: int) -> Any:
-  """The tree with every cache in it holding `live` tokens a row."""
-  is_cache = lambda node: isinstance(node, KVCache)
+  """The tree with every cache in it holding `live` tokens a row.
+
+  With a source, they are its own and, at least one, the output's.
+  """
+  is_whole = lambda node: is_cache(node) or isinstance(node, SourceCache)
 
   def one(node):
-    if is_cache(node):
-      return node.at(jnp.full((rows,), live, jnp.int32))
-    return node
+    if not is_whole(node):
+      return node
+    size = node.source.length if isinstance(node, SourceCache) else 0
+    return node.at(jnp.maximum(jnp.full((rows,), live, jnp.int32) - size, 1))
 
-  return jax.tree.map(one, tree, is_leaf=is_cache)
+  return jax.tree.map(one, tree, is_leaf=is_whole)
 
 
 def typical(requests: Sequence[Request], live: float) -> Request:

@@ -14,6 +14,7 @@ from specjax.benchmark.answers import Answer
 from specjax.benchmark.asked import KINDS as KINDS
 from specjax.benchmark.asked import PLAIN as PLAIN
 from specjax.benchmark.asked import Asked
+from specjax.engine import filling
 from specjax.engine.request import Chunk, Request
 from specjax.proposers import kinds
 
@@ -70,9 +71,10 @@ class Run:
     if self.lookahead is None or request.max_new_tokens < 2:
       return False
     # Of one shape for all prompts: a second one would be compiled.
-    history = np.zeros((1, self.engine.capacity), np.int32)
-    size = len(request.prompt)
-    history[0, :size] = request.prompt
+    start_id = filling.start_id(self.engine.target.model)
+    halves = 1 if start_id is None else 2
+    history = np.zeros((1, halves * self.engine.capacity), np.int32)
+    size = filling.lay_out(history[0], request.prompt, start_id)
     length = np.full((1,), size - 1, np.int32)
     return bool(_promising(self.engine.loop.proposer, history, length)[0])
 

@@ -60,6 +60,7 @@ def measure(
       requests,
       capacity=run.engine.capacity,
       vocab_size=target.model.vocab_size,
+      reads_source=target.model.reads_source,
     )
     # With a lookahead of 0 an engine runs its plain program.
     both = (_At(runs.PLAIN, run, 0), _At("ngram", run, lookahead))

@@ -22,11 +22,14 @@ def weight_bytes(model: Model) -> int:
   """Bytes of weights that one pass reads.
 
   An embedding table counts where the head is tied to it, and is read whole; of
-  another one a pass gathers a few rows, which do not count.
+  another one a pass gathers a few rows, which do not count. Nor does what only
+  an encoder reads, once a request.
   """
   config = model.config
   total = 0
   for path, spec in zip(model.paths, model.shapes, strict=True):
+    if decoder.is_of_source(path):
+      continue
     is_table = path.startswith(("embed.", "position"))
     if is_table and not (path.startswith("embed.") and config.tied):
       continue
@@ -42,7 +45,8 @@ def cache_bytes(model: Model, live: int) -> float:
 
   Args:
     model: whose cache it is.
-    live: tokens the pass may see, its own included; at least 1.
+    live: tokens the pass may see, its own included, and those of a source; at
+      least 1.
   """
   layers = model.config.layers
   block = block_size(jax.default_backend())
@@ -147,4 +151,5 @@ def _bytes(leaf) -> int:
 def _position_bytes(model: Model) -> float:
   """Bytes of keys and values of all layers at one position of one row."""
   cache = jax.eval_shape(lambda: model.init_cache(1, 1))
-  return (_bytes(cache.k) + _bytes(cache.v)) / cache.k.shape[3]
+  stack = getattr(cache, "own", cache)
+  return (_bytes(stack.k) + _bytes(stack.v)) / cache.capacity

@@ -110,5 +110,5 @@ MTP_WITHIN = dataclasses.replace(MTP, ignored=r"(?!model\.mtp_layers\.).*")
 
 def of_model(config: DecoderConfig) -> HeadLayout:
   """A whole model's, for a draft that takes its ends from the target."""
-  layout = keymaps.LAYOUTS[config.architecture]
+  layout = keymaps.layout_of(config)
   return HeadLayout(table=layout.table, ignored=layout.ignored)

@@ -135,7 +135,7 @@ def open_tensors(
   """
   folder = pathlib.Path(folder)
   sources = _sources(model)
-  layout = keymaps.LAYOUTS[model.config.architecture]
+  layout = keymaps.layout_of(model.config)
   opened = tensor_files.open_folder(folder, stack, url=url, traffic=traffic)
   files = _renamed(layout, opened)
   wanted = dict.fromkeys(name for s in sources for name in s.names)
@@ -241,7 +241,7 @@ def _require(
 
 def _sources(model: Any) -> list[keymaps.Source]:
   """Where each of a model's parameters comes from."""
-  layout = keymaps.LAYOUTS[model.config.architecture]
+  layout = keymaps.layout_of(model.config)
   shapes = [
     padding.shape_in_file(model.config, names, spec.shape)
     for names, spec in zip(model.axes, model.shapes, strict=True)

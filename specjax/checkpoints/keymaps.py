@@ -6,76 +6,26 @@ what its second does. The letters are DESIGN.md's glossary.
 """
 
 import dataclasses
-import math
 import re
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-Shape = tuple[int, ...]
-
+from specjax.checkpoints.transforms import (
+  AS_IS,
+  SPLIT_BIAS,
+  SPLIT_COLUMNS,
+  SPLIT_ROWS,
+  THIRD_OF_BIAS,
+  THIRD_OF_COLUMNS,
+  TRANSPOSE,
+  TRANSPOSE_COLUMNS,
+  Shape,
+  Transform,
+)
+from specjax.models.config import DecoderConfig
 
 _LETTERS = "ij"  # of the first and second number in a name
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
-PART = -1  # in `Transform.axes`: which of the parts that share the tensor
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Transform:
-  """How a tensor of a file and a parameter (or several) hold the same numbers.
-
-  Attributes:
-    name: the change, from the file's axes to ours.
-    axes: of each axis of the file, which of ours it is made of, outer first;
-      None where they are ours.
-    parts: how many parameters share the tensor.
-  """
-
-  name: str
-  axes: tuple[tuple[int, ...], ...] | None = None
-  parts: int = 1
-
-  def order(self, rank: int) -> tuple[int, ...]:
-    """Our axes, and PART, in the order in which the file has them."""
-    if self.axes is None:
-      return tuple(range(rank))
-    return tuple(axis for folded in self.axes for axis in folded)
-
-  def view(self, shape: Shape) -> Shape:
-    """The file's tensor with an axis for each of `order`, for our shape."""
-    order = self.order(len(shape))
-    return tuple(self.parts if a == PART else shape[a] for a in order)
-
-  def file_shape(self, shape: Shape) -> Shape:
-    """The shape in the file, for our shape."""
-    if self.axes is None:
-      return tuple(shape)
-    sizes = (*shape, self.parts)  # PART is the last
-    return tuple(
-      math.prod(sizes[axis] for axis in folded) for folded in self.axes
-    )
-
-  def to_file(self, values: Sequence[np.ndarray]) -> np.ndarray:
-    """The file's tensor, of all parameters that share it."""
-    shape = values[0].shape
-    whole = np.stack(values, axis=-1) if self.parts > 1 else values[0]
-    whole = whole.transpose(self.order(len(shape)))
-    return whole.reshape(self.file_shape(shape))
-
-
-AS_IS = Transform(name="as it is")
-SPLIT_ROWS = Transform(name="(N H) D → N H D", axes=((0, 1), (2,)))
-SPLIT_COLUMNS = Transform(name="D (N H) → D N H", axes=((0,), (1, 2)))
-SPLIT_BIAS = Transform(name="(N H) → N H", axes=((0, 1),))
-# GPT-2's products are (in, out), and query, key and value lie in one tensor.
-TRANSPOSE = Transform(name="in out → out in", axes=((1,), (0,)))
-TRANSPOSE_COLUMNS = Transform(name="(N H) D → D N H", axes=((1, 2), (0,)))
-THIRD_OF_COLUMNS = Transform(
-  name="D (3 N H) → 3 of N H D", axes=((2,), (PART, 0, 1)), parts=3
-)
-THIRD_OF_BIAS = Transform(
-  name="(3 N H) → 3 of N H", axes=((PART, 0, 1),), parts=3
-)
+_STACK = re.compile(r"(encoder\.)?layers\.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -203,6 +153,53 @@ GPT2 = (
     ),
   ),
 )
+_T5_ATTENTION = rows(
+  ("q.weight", "q.weight", SPLIT_ROWS),
+  ("k.weight", "k.weight", SPLIT_ROWS),
+  ("v.weight", "v.weight", SPLIT_ROWS),
+  ("o.weight", "o.weight", SPLIT_COLUMNS),
+)
+_T5_GATED = rows(
+  ("gate.weight", "wi_0.weight"),
+  ("up.weight", "wi_1.weight"),
+  ("down.weight", "wo.weight"),
+)
+_T5_PLAIN = rows(("up.weight", "wi.weight"), ("down.weight", "wo.weight"))
+
+
+def _t5_layers(ours: str, side: str, mlp: Sequence[Row]) -> tuple[Row, ...]:
+  """Of encoder or decoder; the latter's layers attend to the source too."""
+  parts = [("attention", "SelfAttention"), ("mlp", "DenseReluDense")]
+  if side == "decoder":
+    parts.insert(1, ("cross", "EncDecAttention"))
+  found = rows(
+    (f"{ours}norm.weight", f"{side}.final_layer_norm.weight"),
+    (
+      f"{ours}relative.weight",
+      f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+    ),
+  )
+  for place, (part, theirs) in enumerate(parts):
+    at = f"{side}.block.{{i}}.layer.{place}."
+    found += below(
+      f"{ours}layers.{{i}}.{part}.",
+      f"{at}{theirs}.",
+      mlp if part == "mlp" else _T5_ATTENTION,
+    )
+    norm = f"{ours}layers.{{i}}.{part}_norm.weight"
+    found += rows((norm, f"{at}layer_norm.weight"))
+  return found
+
+
+def _t5(mlp: Sequence[Row]) -> tuple[Row, ...]:
+  return (
+    *rows(("embed.weight", "shared.weight"), ("head.weight", "lm_head.weight")),
+    *_t5_layers("", "decoder", mlp),
+    *_t5_layers("encoder.", "encoder", mlp),
+  )
+
+
+T5, T5_PLAIN = _t5(_T5_GATED), _t5(_T5_PLAIN)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -211,11 +208,13 @@ class Layout:
 
   Attributes:
     table: its rows.
+    plain: the rows where the MLP is not gated, if they are others.
     ignored: names of tensors that may be there and are not read.
     aliases: other spellings of names, as patterns and what they stand for.
   """
 
   table: tuple[Row, ...]
+  plain: tuple[Row, ...] | None = None
   ignored: str = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
   aliases: tuple[tuple[str, str], ...] = ()
 
@@ -246,7 +245,15 @@ class Layout:
 
 # Old Llama checkpoints stored the rotation's frequencies, which the config
 # determines (Layout.ignored); GPT-2's the causal mask; the parts that read
-# images are no part of a text model.
+# images are no part of a text model. T5's repeat the embedding for each side,
+# and old ones have biases by distance for the source, which are never used.
+_T5_LAYOUT = Layout(
+  table=T5,
+  plain=T5_PLAIN,
+  ignored=r"(encoder|decoder)\.embed_tokens\.weight"
+  r"|decoder\.block\.0\.layer\.1\.EncDecAttention"
+  r"\.relative_attention_bias\.weight",
+)
 LAYOUTS: Mapping[str, Layout] = {
   "LlamaForCausalLM": Layout(table=DECODER),
   "ChinchillaForCausalLM": Layout(table=DECODER),
@@ -272,7 +279,17 @@ LAYOUTS: Mapping[str, Layout] = {
     ignored=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
     aliases=((r"^(wte|wpe|h|ln_f)\.", r"transformer.\1."),),
   ),
+  "T5ForConditionalGeneration": _T5_LAYOUT,
+  "MT5ForConditionalGeneration": _T5_LAYOUT,
 }
+
+
+def layout_of(config: DecoderConfig) -> Layout:
+  """How the files of a model are laid out."""
+  found = LAYOUTS[config.architecture]
+  if config.gated or found.plain is None:
+    return found
+  return dataclasses.replace(found, table=found.plain)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -308,7 +325,8 @@ def sources(
   """Looks every parameter of a model or a head up in the table.
 
   Args:
-    paths: parameter paths; `layers.3.…` or, with scanned layers, `layers.…`.
+    paths: parameter paths; `layers.3.…` or, with scanned layers, `layers.…`;
+      both may stand behind `encoder.`.
     shapes: the parameters' shapes, in the same order.
     table: the rows to look in.
 
@@ -322,7 +340,7 @@ def sources(
     template = path
     for letter in _LETTERS[: len(numbers)]:
       template = _NUMBER.sub(f"{{{letter}}}", template, count=1)
-    stacked = path.startswith("layers.") and not numbers
+    stacked = _STACK.match(path) is not None and not numbers
     if stacked:
       template = path.replace("layers.", "layers.{i}.", 1)
     if template not in by_path:

@@ -83,7 +83,7 @@ def write(
   sources = keymaps.sources(
     model.paths,
     [spec.shape for spec in model.shapes],
-    table=keymaps.LAYOUTS[model.config.architecture].table,
+    table=keymaps.layout_of(model.config).table,
   )
   folders.write(
     folder,

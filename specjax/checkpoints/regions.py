@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from specjax.checkpoints import keymaps, tensor_files
+from specjax.checkpoints import keymaps, tensor_files, transforms
 from specjax.checkpoints.tensor_files import Entry
 
 _PIECE = 1 << 24  # bytes read at once where they are not read in place
@@ -39,7 +39,7 @@ def read(
   transform = source.transform
   order = transform.order(len(shape))
   whose = slice(source.part, source.part + 1)
-  ranges = [whose if axis == keymaps.PART else part[axis] for axis in order]
+  ranges = [whose if axis == transforms.PART else part[axis] for axis in order]
   in_order = order == tuple(range(len(shape)))
   if in_order and out.flags.c_contiguous:
     _fill(entry, transform.view(shape), ranges, out.reshape(-1))
@@ -48,8 +48,8 @@ def read(
   value = tensor_files.empty(sizes, out.dtype)
   _fill(entry, transform.view(shape), ranges, value.reshape(-1))
   if transform.parts > 1:
-    value = value.squeeze(order.index(keymaps.PART))
-  axes = [axis for axis in order if axis != keymaps.PART]
+    value = value.squeeze(order.index(transforms.PART))
+  axes = [axis for axis in order if axis != transforms.PART]
   out[...] = value.transpose(np.argsort(axes))
 
 

@@ -51,6 +51,7 @@ def _main(argv: Sequence[str]) -> int:
 
   sources, held_out, held_digest = _prompts(s)
   target = api.load(s.model, dtype=s.dtype)
+  target.require_decoder("data to train on")
   about = _about(s, target, sources.digest, held_digest)
   with shard_writer.Writer(
     s.output, about, overwrite=s.overwrite, resume=s.resume

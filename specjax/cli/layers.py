@@ -106,6 +106,7 @@ def _main(argv: Sequence[str]) -> int:
   from specjax.training import layer_search
 
   target = api.load(s.model, dtype=s.dtype)
+  target.require_decoder("a search for layers")
   texts = _texts(s, target)
   scored = sum(len(text.tokens) - text.answer for text in texts)
   print(

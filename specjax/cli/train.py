@@ -125,6 +125,7 @@ def _target(s: train_settings.Settings) -> tuple[Any, Any]:
   target = pretrained.load(
     s.model, dtype=s.dtype, mesh=s.mesh, strategy=s.strategy
   )
+  target.require_decoder("training")
   return target, target.model.placement
 
 

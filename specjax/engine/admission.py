@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from specjax.engine import filling
 from specjax.engine.programs import Admission
 from specjax.engine.request import MAX_BIAS, Request
 from specjax.engine.slots import Running
@@ -19,6 +20,7 @@ def refusal(
   lookahead: int,
   top_logprobs: int,
   reads_text: bool,
+  reads_source: bool = False,
 ) -> str | None:
   """Why an engine cannot run a request, or None.
 
@@ -27,11 +29,18 @@ def refusal(
     capacity, lookahead, top_logprobs: the engine's; see `loop.Engine`.
     vocab_size: V of the target.
     reads_text: whether the engine has a tokenizer.
+    reads_source: whether the target's encoder reads the prompt.
   """
   size = len(request.prompt)
   if not size:
     return "prompt is empty; give at least one token"
-  if size >= capacity:
+  if reads_source and size > capacity:
+    return (
+      f"prompt has {size} tokens, and capacity is {capacity}, of the prompt "
+      f"and of the output each; shorten it to {capacity} tokens or raise "
+      "capacity"
+    )
+  if not reads_source and size >= capacity:
     return (
       f"prompt has {size} tokens, and capacity is {capacity}, prompt "
       f"and output together; shorten it to {capacity - 1} tokens or "
@@ -72,6 +81,7 @@ def admission(
   rows: int,
   history_size: int,
   seed: int,
+  start_id: int | None = None,
 ) -> Admission:
   """What the device is told: which rows are emptied and which are filled.
 
@@ -81,6 +91,8 @@ def admission(
     rows: B.
     history_size: S of the history.
     seed: the engine's.
+    start_id: the token that outputs begin with, where the prompt is an
+      encoder's source; see `state.State` for where it stands then.
   """
   release, admit, ready, scored, asked = np.zeros((5, rows), bool)
   history = np.zeros((rows, history_size), np.int32)
@@ -98,9 +110,8 @@ def admission(
     sampling = request.sampling
     admit[slot] = True
     ready[slot] = not row.to_fill
-    history[slot, : len(request.prompt)] = request.prompt
-    size[slot] = len(request.prompt)
-    last[slot] = request.prompt[-1]
+    size[slot] = filling.lay_out(history[slot], request.prompt, start_id)
+    last[slot] = history[slot, size[slot] - 1]
     temperature[slot] = sampling.temperature
     top_k[slot] = sampling.top_k
     top_p[slot] = sampling.top_p

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import jax
 import numpy as np
 
-from specjax.engine import placing, sizes
+from specjax.engine import filling, placing, sizes
 from specjax.engine import programs as programs_lib
 from specjax.engine.admission import admission, refusal
 from specjax.engine.request import Chunk, Completion, Request
@@ -62,7 +62,8 @@ class Engine:
       proposer, proposer_params: its guesser; `NoProposer` decodes plainly.
       verifier: keeps what the target would have said.
       slots: B, rows that run at once.
-      capacity: most tokens of prompt and output together.
+      capacity: most tokens of prompt and output together; of each of them where
+        the target has an encoder, which reads the prompt.
       tokenizer: a `text.Tokenizer`, or None for ids only (no text, and no
         stop strings).
       stop_ids: ids that end a row.
@@ -97,7 +98,8 @@ class Engine:
     self._stop_ids = frozenset(stop_ids)
     self._seed = seed
     self._whole, self._sync = whole_batch_prefill, steps_per_sync
-    self._widths = tuple(sorted(prefill_widths))
+    self._widths = filling.widths(target, prefill_widths, capacity)
+    self._target = target
     self.params = StepParams(target=target_params, proposer=proposer_params)
     make_state = functools.partial(
       programs_lib.initial_state,
@@ -105,11 +107,11 @@ class Engine:
       target_params,
       proposer,
       rows=slots,
-      capacity=programs_lib.positions(capacity, proposer, self._widths),
+      capacity=programs_lib.positions(target, capacity, proposer, self._widths),
       stop_ids=tuple(sorted(self._stop_ids)),
     )
     self._places = placing.find(target, self.params, proposer, make_state)
-    self._idle_state, placed, self._groups = make_state, {}, 1
+    self._idle_state, placed, self._groups = make_state, {}, None
     if self._places is not None:
       placed = dict(places=self._places)
       self._groups = self._places.groups
@@ -117,6 +119,7 @@ class Engine:
       self._idle_state = functools.partial(self._places.initial, make_state)
     self.state = self._idle_state()
     self._history_size = self.state.history.shape[1]
+    self._start_id = filling.start_id(target)
     self.programs = programs_lib.compile_programs(
       target,
       proposer,
@@ -245,11 +248,13 @@ class Engine:
       lookahead=self.lookahead,
       top_logprobs=self.top_logprobs,
       reads_text=self._tokenizer is not None,
+      reads_source=filling.reads_source(self._target),
     )
 
   def _start(self, request: Request, sample: int) -> Running:
     wanted = request.lookahead
-    room = self.capacity - len(request.prompt)
+    apart = filling.reads_source(self._target)  # prompt and output
+    room = self.capacity - (1 if apart else len(request.prompt))
     return Running(
       request,
       sample=sample,
@@ -258,6 +263,7 @@ class Engine:
       stop_ids=self._stop_ids,
       tokenizer=self._tokenizer,
       width=self.lookahead,
+      apart=apart,
     )
 
   def _admit(self, new: dict[int, Running]) -> None:
@@ -272,6 +278,7 @@ class Engine:
       rows=self.slots,
       history_size=self._history_size,
       seed=self._seed,
+      start_id=self._start_id,
     )
 
   def _prefill(self) -> None:
@@ -284,7 +291,7 @@ class Engine:
     if self._whole and waiting:
       self._chunk(waiting)
     else:
-      for slots in placing.turns(waiting, self.slots // self._groups):
+      for slots in placing.turns(waiting, self.slots // (self._groups or 1)):
         self._chunk({slot: waiting[slot] for slot in slots})
     for slot, row in enumerate(self._running):
       if row is not None and row.leader in waiting:
@@ -303,12 +310,8 @@ class Engine:
     )
 
   def _chunk(self, left: dict[int, int]) -> None:
-    """The next chunk of some rows, of a width that is at least half used."""
-    longest = max(left.values())
-    width = self._widths[0]
-    for wider in self._widths[1:]:
-      if longest > wider // 2:
-        width = wider
+    """The next chunk, or the whole source, of some rows."""
+    width = filling.width(self._target, self._widths, max(left.values()))
     counts = {slot: min(size, width) for slot, size in left.items()}
     finish = np.zeros((self.slots,), bool)
     for slot, count in counts.items():
@@ -324,19 +327,13 @@ class Engine:
   def _fill_args(
     self, counts: dict[int, int], finish
   ) -> tuple[np.ndarray, ...]:
-    count = np.zeros((self.slots,), np.int32)
-    for slot, size in counts.items():
-      count[slot] = size
-    if self._whole:
-      return count, finish
-    if self._places is None:
-      (slot,) = counts
-      return np.int32(slot), count[slot, None], finish[slot, None]
-    size = self.slots // self._groups
-    slots = np.arange(0, self.slots, size, dtype=np.int32)  # whoever rests
-    for slot in counts:
-      slots[slot // size] = slot
-    return slots % size, count[slots], finish[slots]
+    return filling.arguments(
+      counts,
+      finish,
+      slots=self.slots,
+      whole_batch=self._whole,
+      groups=self._groups,
+    )
 
   def _step(self, speculate: bool):
     run = self.programs.speculate if speculate else self.programs.plain

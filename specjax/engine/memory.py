@@ -16,7 +16,7 @@ from typing import Protocol
 import jax
 
 from specjax.cache import is_cache
-from specjax.engine import placing, programs, sizes
+from specjax.engine import filling, placing, programs, sizes
 from specjax.models.base import Model
 from specjax.proposers.base import Proposer, placement_of
 from specjax.sharding import axes
@@ -44,7 +44,8 @@ class Estimate:
     draft_state: the proposer's state: keys and values of its own.
     step_state: what rows carry beside: history, penalties, settings.
     verify: logits and probabilities of a pass over C + 1 tokens, and q.
-    prefill: a prompt chunk's logits, and the row that it is written to.
+    prefill: a prompt chunk's logits, or what an encoder makes of a source, and
+      the row that it is written to.
     runtime: Python, its libraries and compiled programs, on the host.
   """
 
@@ -116,7 +117,7 @@ def estimate(
     target.shapes,
     proposer,
     rows=slots,
-    capacity=programs.positions(capacity, proposer, prefill_widths),
+    capacity=programs.positions(target, capacity, proposer, prefill_widths),
     stop_ids=(),
   )
   state = jax.eval_shape(make_state)
@@ -147,6 +148,9 @@ def estimate(
   chunks = 2 if any(map(is_cache, nodes)) else 1
   filled = rows if whole_batch_prefill else -(-groups // ways)
   logits = chunks * filled * max(prefill_widths) * row
+  if filling.reads_source(target):  # An encoder has none.
+    longest = filling.widths(target, prefill_widths, capacity)[-1]
+    logits = copies * filled * target.encoding_bytes(longest)
   # A chunk of one row takes the row out of the batch and puts it back.
   taken = 0
   if not whole_batch_prefill:

@@ -17,6 +17,7 @@ from jax import lax
 
 from specjax import layout
 from specjax.cache import put_row, reset_rows, take_row
+from specjax.engine import filling
 from specjax.engine.placing import Places
 from specjax.models.base import Model
 from specjax.penalties import Penalties, PenaltyRequest
@@ -59,12 +60,16 @@ class Admission:
   budget: Array
 
 
-def positions(capacity: int, proposer: Proposer, widths: Sequence[int]) -> int:
+def positions(
+  target: Model, capacity: int, proposer: Proposer, widths: Sequence[int]
+) -> int:
   """What caches must hold for rows of `capacity` tokens: headroom beside.
 
-  A pass may start at any length up to the capacity; see `KVCache.write`.
+  A pass may start at any length up to the capacity; see `KVCache.write`. A
+  source is always written from its beginning.
   """
-  return capacity + max(proposer.lookahead + 1, *widths)
+  widths = () if filling.reads_source(target) else widths
+  return capacity + max((proposer.lookahead + 1, *widths))
 
 
 def initial_state(
@@ -91,7 +96,7 @@ def initial_state(
     cache=cache,
     draft=proposer.init(rows, capacity),
     last_token=jnp.zeros((rows,), jnp.int32),
-    history=jnp.zeros((rows, capacity), jnp.int32),
+    history=_history(target, rows, capacity),
     committed=Block(
       tokens=jnp.zeros((rows, width), jnp.int32),
       count=jnp.zeros((rows,), jnp.int32),
@@ -105,6 +110,14 @@ def initial_state(
     active=jnp.zeros((rows,), bool),
     stop_ids=jnp.asarray(stop_ids or (-1,), jnp.int32),
   )
+
+
+def _history(target: Model, rows: int, capacity: int) -> Array:
+  """See `State`."""
+  history = jnp.zeros((rows, capacity), jnp.int32)
+  if not filling.reads_source(target):
+    return history
+  return jnp.concatenate([history, history - 1], axis=1)
 
 
 def admit(state: State, new: Admission) -> State:
@@ -190,14 +203,53 @@ def prefill(
   )
 
 
+def encode(
+  target: Model, proposer: Proposer, width: int, params, state: State, count,
+  finish,
+) -> State:  # fmt: skip
+  """A whole source: the last `count` tokens of each row's history.
+
+  The first committed block is the token that every output begins with.
+
+  Args: as `prefill`.
+  """
+  source = filling.sources(state.history, count, width)
+  cache = target.encode(params.target, source, count, state.cache)
+  draft = state.draft
+  if hasattr(proposer, "read"):
+    ctx = context(params, state, proposer.lookahead)
+    draft = proposer.read(params.proposer, draft, source, count, ctx)
+  old = state.committed
+  first = jnp.where(finish, state.last_token, old.tokens[:, 0])
+  return dataclasses.replace(
+    state,
+    cache=cache,
+    draft=draft,
+    committed=dataclasses.replace(
+      old,
+      tokens=old.tokens.at[:, 0].set(first),
+      count=jnp.where(finish, 1, old.count),
+    ),
+    active=state.active | finish,
+  )
+
+
+def _fill(target: Model):
+  """How a prompt is read."""
+  return encode if filling.reads_source(target) else prefill
+
+
 def prefill_row(
   target, proposer, width, params, state: State, row, count, finish
 ) -> State:
-  """`prefill` of one row, int32 scalar, beside which the others rest."""
+  """`prefill`, or `encode`, of one row, beside which the others rest.
+
+  `row` is an int32 scalar.
+  """
   shared = state.stop_ids
   rows = dataclasses.replace(state, stop_ids=())
   one = dataclasses.replace(take_row(rows, row), stop_ids=shared)
-  one = prefill(target, proposer, width, params, one, count, finish)
+  one = _fill(target)(target, proposer, width, params, one, count, finish)
   one = dataclasses.replace(one, stop_ids=())
   return dataclasses.replace(put_row(rows, row, one), stop_ids=shared)
 
@@ -216,7 +268,7 @@ def copy_row(state: State, source, target) -> State:
 def prefill_groups(
   places, target, proposer, width, params, state: State, row, count, finish
 ) -> State:
-  """`prefill` of one row of each group, beside which the others rest.
+  """`prefill`, or `encode`, of one row of each group; the others rest.
 
   Args:
     places, target, proposer, width: static.
@@ -229,7 +281,7 @@ def prefill_groups(
   rows = _rows_of(state)
   some = layout.take_rows(rows, row, shardings)
   some = dataclasses.replace(some, stop_ids=shared)
-  some = prefill(target, proposer, width, params, some, count, finish)
+  some = _fill(target)(target, proposer, width, params, some, count, finish)
   rows = layout.put_rows(rows, row, _rows_of(some), shardings)
   return dataclasses.replace(rows, stop_ids=shared)
 
@@ -302,7 +354,7 @@ def compile_programs(
     fill = functools.partial(prefill_groups, places)
     copy = functools.partial(copy_placed, places)
   if whole_batch:
-    fill, rest = prefill, ("whole",) * 2
+    fill, rest = _fill(target), ("whole",) * 2
   one = lambda width: jit(
     functools.partial(fill, target, proposer, width), "params", "state", *rest
   )

@@ -18,7 +18,8 @@ class Running:
     lookahead: the row's own drafts per step.
     budget: tokens it may emit.
     promising: whether the proposer may have something for the next step.
-    filled: prompt tokens already prefilled (the last one never is).
+    filled: prompt tokens already prefilled (the last one never is, unless
+      prompt and output are apart: the prompt is an encoder's source).
     leader: the slot that prefills the same prompt for another sample, and will
       be copied; None for a row that prefills its own.
     done: set once a completion is due.
@@ -34,6 +35,7 @@ class Running:
     stop_ids: frozenset[int],
     tokenizer: Any,
     width: int,
+    apart: bool = False,
   ):
     self.request = request
     self.sample = sample
@@ -44,6 +46,8 @@ class Running:
     self.done = False
     self.error: str | None = None
     self.budget = budget
+    # An output that begins anew is the first committed block's own.
+    self._unread = len(request.prompt) - (0 if apart else 1)
     self._stop_ids = stop_ids
     self._ids: list[int] = []
     self._times: list[float] = []
@@ -61,7 +65,7 @@ class Running:
   @property
   def to_fill(self) -> int:
     """Prompt tokens still to prefill."""
-    return len(self.request.prompt) - 1 - self.filled
+    return self._unread - self.filled
 
   @property
   def emitted(self) -> int:

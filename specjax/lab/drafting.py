@@ -45,10 +45,15 @@ def _none(pair: "Pair", case: "Case", target, build: Build) -> Drafting:
 
 
 def _ngram(pair: "Pair", case: "Case", target, build: Build) -> Drafting:
-  del target, build
+  del build
   shortest, longest = pair.ngram
   return Drafting(
-    proposer=Ngram(lookahead=_width(case), shortest=shortest, longest=longest)
+    proposer=Ngram(
+      lookahead=_width(case),
+      shortest=shortest,
+      longest=longest,
+      reads_source=target.reads_source,
+    )
   )
 
 

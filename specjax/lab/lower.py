@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specjax.cache import stacks
 from specjax.engine import loop, placing, programs
 from specjax.lab.drafting import PROPOSERS, Drafting
 from specjax.lab.strategy import Strategy
@@ -31,10 +32,12 @@ from specjax.verifiers.rejection import Rejection
 _PARTS = {
   "params.target": "target_weights",
   "params.proposer": "draft_weights",
-  "state.cache.k": "target_cache",
-  "state.cache.v": "target_cache",
-  "state.draft.cache.k": "draft_cache",
-  "state.draft.cache.v": "draft_cache",
+  **{
+    f"state.{where}cache.{of}{what}": part
+    for where, part in (("", "target_cache"), ("draft.", "draft_cache"))
+    for of in ("", "own.", "source.")
+    for what in "kv"
+  },
 }
 PARTS = (
   "target_weights", "draft_weights", "target_cache", "draft_cache", "other"
@@ -158,7 +161,9 @@ def step(pair: Pair, case: Case) -> Step:
     target.shapes,
     proposer,
     rows=case.batch,
-    capacity=programs.positions(case.context, proposer, loop.PREFILL_WIDTHS),
+    capacity=programs.positions(
+      target, case.context, proposer, loop.PREFILL_WIDTHS
+    ),
     stop_ids=tuple(range(pair.stop_ids)),
   )
   places = placing.find(target, params, proposer, make_state)
@@ -251,13 +256,16 @@ def _held(params, state, places) -> dict[str, int]:
 
 
 def _stacks(cache, place) -> int:
-  return placing.part_bytes((cache.k, cache.v), (place.k, place.v))
+  return placing.part_bytes(stacks(cache), stacks(place))
 
 
 def _ideal(
   target, drafting: Drafting, params, state, places, case: Case
 ) -> dict[str, float]:
-  """See `Step`; tables that are looked up, not read, do not count."""
+  """See `Step`; tables that are looked up, not read, do not count.
+
+  Nor does what only an encoder reads; a source is as long as what is live.
+  """
 
   def weights(model, shapes, shardings):
     skipped = {"position.weight"}
@@ -266,7 +274,7 @@ def _ideal(
     kept = [
       (shape, place)
       for path, shape, place in zip(model.paths, shapes, shardings, strict=True)
-      if path not in skipped
+      if path not in skipped and not decoder.is_of_source(path)
     ]
     return placing.part_bytes(*map(tuple, zip(*kept, strict=True)))
 

@@ -18,6 +18,7 @@ _MASKED = -1e30  # finite: a row masked in a whole block must not become NaN
 # (specjax-lab, 70B + 4B on v5p:2x2x4 at 8 rows: 15.9 GB of traffic a chip by
 # blocks of 128, 15.4 by 512).
 TPU_BLOCK = 4 * BLOCK
+AT_ONCE = 512  # queries of a source
 
 
 def block_size(platform: str) -> int:
@@ -34,6 +35,7 @@ def attend(
   scale: float | None = None,
   softcap: float | None = None,
   window=None,
+  bias: Array | None = None,
   over: tuple[str, ...] = (),
 ) -> Array:
   """Causal attention of a block over the cache, by absolute position.
@@ -54,6 +56,8 @@ def attend(
     window: how many positions a query sees, its own included, static or an
       int32 scalar; None or 0 is all. The whole cache is kept, so a rollback
       across a window's edge finds what it needs.
+    bias: float32 [N, R], added to the scores by distance; see
+      `relative.Biases`.
     over: axes of the mesh that positions are split over, in a `shard_map`: the
       cache is this device's part, and positions count from where it begins.
       The parts' running softmaxes are merged.
@@ -67,13 +71,16 @@ def attend(
 
   def walk(block, q, cache, layer, positions, seen):
     bound = None if window is None else seen
-    return _walk(q, cache, layer, positions, bound, block=block, **how)
+    return _walk(
+      q, cache, layer, positions, bound, bias=bias, block=block, **how
+    )
 
   ways = dict(
     default=functools.partial(walk, BLOCK),
     tpu=functools.partial(walk, TPU_BLOCK),
   )
-  name = None if over else cpu_attention.find(q, cache)
+  alone = not over and bias is None  # What the CPU's kernel can do.
+  name = cpu_attention.find(q, cache) if alone else None
   if name is not None:
     ways["cpu"] = functools.partial(
       cpu_attention.attend, name, scale=scale, softcap=softcap
@@ -131,7 +138,59 @@ def attend_block(
   return mixed.reshape(rows, width, heads, size).astype(q.dtype)
 
 
-def _walk(q, cache, layer, positions, window, *, block, scale, softcap, over):
+def attend_source(
+  q: Array,
+  k: Array,
+  v: Array,
+  *,
+  size: Array,
+  bias: Array,
+  scale: float | None = None,
+) -> Array:
+  """Attention of whole sources over themselves, both ways: an encoder's.
+
+  Long ones by so many queries at a time, so that not all scores are alive at
+  once.
+
+  Args:
+    q, k, v: [B, T, N, H].
+    size: int32 [B], tokens of each source; what lies behind them is not seen.
+    bias: float32 [N, R]; see `relative.both_ways`.
+    scale: see `attend`.
+
+  Returns:
+    [B, T, N, H], in q's dtype.
+  """
+  rows, width, heads, depth = q.shape
+  scale = 1.0 / math.sqrt(depth) if scale is None else scale
+  how = dict(
+    precision=precision_of(q.dtype), preferred_element_type=jnp.float32
+  )
+  at = jnp.arange(width, dtype=jnp.int32)
+  visible = (at < size[:, None])[:, None, None]
+  furthest = bias.shape[1] // 2
+
+  def some(first, q):
+    """Of queries [B, t, N, H] from `first` on."""
+    queries = first + jnp.arange(q.shape[1], dtype=jnp.int32)
+    offset = jnp.clip(at - queries[:, None], -furthest, furthest)
+    scores = jnp.einsum("btnh,bsnh->bnts", q, k, **how) * scale
+    scores = scores + bias[:, offset + furthest]
+    weights = jax.nn.softmax(jnp.where(visible, scores, _MASKED), axis=-1)
+    mixed = jnp.einsum("bnts,bsnh->btnh", weights.astype(q.dtype), v, **how)
+    return mixed.astype(q.dtype)
+
+  if width <= AT_ONCE or width % BLOCK:
+    return some(jnp.int32(0), q)
+  parts = q.reshape(rows, -1, BLOCK, heads, depth).swapaxes(0, 1)
+  firsts = jnp.arange(0, width, BLOCK, dtype=jnp.int32)
+  mixed = lax.map(lambda one: some(*one), (firsts, parts))
+  return mixed.swapaxes(0, 1).reshape(q.shape)
+
+
+def _walk(
+  q, cache, layer, positions, window, *, bias, block, scale, softcap, over
+):
   """`attend` in JAX's own terms, by so many positions at a time."""
   rows, width, heads, size = q.shape
   _, _, kv_heads, capacity, _ = cache.k.shape
@@ -145,6 +204,14 @@ def _walk(q, cache, layer, positions, window, *, block, scale, softcap, over):
   seen = jnp.broadcast_to(positions[:, None], (rows, group, width))
   seen = seen.reshape(rows, 1, group * width, 1)
   how = dict(precision=precision_of(wide), preferred_element_type=jnp.float32)
+
+  def biases(slots):
+    """What is added to the scores of these keys: [B, K, G T, block]."""
+    far = bias.shape[1] - 1
+    distance = jnp.clip(positions[..., None] - slots, 0, far)  # B T block
+    each = bias[:, distance].reshape(kv_heads, group, *distance.shape)
+    each = each.transpose(2, 0, 1, 3, 4)  # B K G T block
+    return each.reshape(rows, kv_heads, group * width, block)
 
   def load(stack, start):
     shape = (1, rows, kv_heads, block, size)
@@ -161,6 +228,8 @@ def _walk(q, cache, layer, positions, window, *, block, scale, softcap, over):
     if softcap is not None:
       scores = softcap * jnp.tanh(scores / softcap)
     slots = start + jnp.arange(block, dtype=jnp.int32)
+    if bias is not None:
+      scores = scores + biases(slots)
     visible = slots <= seen
     if capacity % block:
       visible &= slots >= new

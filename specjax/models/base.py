@@ -23,7 +23,12 @@ class Output:
 class Model(Protocol):
   """A causal model. `cache` may be any pytree with KVCache's four verbs:
 
-  `length` [B], `commit(count)`, `at(length)` and rows on axis 0 (or a KVCache).
+  `length` [B], `commit(count)`, `at(length)` and rows on axis 0 (or KVCaches).
+
+  One with an encoder says so by `reads_source` and has `encode(params, tokens,
+  size, cache)`, which reads the prompt into the cache before anything is said,
+  `config.start_id`, the token that every output begins with, and
+  `encoding_bytes(width)`; see `decoder.Model`. Others need none of them.
   """
 
   vocab_size: int

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from specjax.models import config_keys
+from specjax.models import config_keys, t5_family
 from specjax.models.config_keys import number
 from specjax.models.families import (
   ACTIVATIONS,
@@ -48,14 +48,15 @@ class DecoderConfig:
     vocab_size: V. d_model: D. layers: L. heads: N. kv_heads: K. head_dim: H.
     d_ff: F.
     rope_theta: base of the rotary wavelengths; None for a learned table of
-      `max_position` positions instead.
+      `max_position` positions, or `relative_buckets`, instead.
     rope_scaling: of the rotary wavelengths, or None.
     norm_eps: added to the mean square, or variance, in every norm.
     tied: whether the head reads the embedding's weights.
     max_position: the longest context the model was made for, in tokens.
     architecture: Hugging Face's name. It says which tensors of a file are
       which parameters; no layer reads it.
-    activation: of the MLP: "silu", or "gelu_tanh" (its tanh approximation).
+    activation: of the MLP: "silu", "relu", or "gelu_tanh" (its tanh
+      approximation).
     gated: whether the MLP multiplies two products, or has one alone.
     norm: "rms" (RMSNorm), "rms_plus_one" (its weights are offsets from one)
       or "layer" (LayerNorm with bias).
@@ -72,6 +73,15 @@ class DecoderConfig:
       included, 0 for all; empty if no layer has a window.
     local_rope_theta: base, unscaled, in layers with a window; None if theirs
       is everyone's.
+    relative_buckets: into how many classes the distance between a query and a
+      key falls, of which each adds a number of its own to a head's scores
+      (T5); None where scores do not depend on distance.
+    relative_distance: from so many tokens on all are of the last class.
+    head_scale: multiplies the logits, or None.
+    encoder_layers: of the encoder that reads a source, to which every layer
+      attends; 0 for a model without one.
+    start_id: the token before the first of every output, of a model with an
+      encoder; None elsewhere: there the prompt comes before it.
     heads_in_file: (N, K) of the checkpoint where this model has more; see
       `models.padding`. None where they are its own.
   """
@@ -103,10 +113,20 @@ class DecoderConfig:
   logit_softcap: float | None = None
   windows: tuple[int, ...] = ()
   local_rope_theta: float | None = None
+  relative_buckets: int | None = None
+  relative_distance: int = 128
+  head_scale: float | None = None
+  encoder_layers: int = 0
+  start_id: int | None = None
   heads_in_file: tuple[int, int] | None = None
 
+  @property
+  def has_position_table(self) -> bool:
+    """Whether a learned position is added to each token's embedding."""
+    return self.rope_theta is None and self.relative_buckets is None
 
-ARCHITECTURES = tuple(FAMILIES)
+
+ARCHITECTURES = (*FAMILIES, *t5_family.ARCHITECTURES)
 _MOST_LAYERS = 10_000  # a damaged file must not make lists without end
 
 
@@ -131,6 +151,11 @@ def from_hugging_face(config: Mapping[str, Any]) -> DecoderConfig:
       f"config.json: architectures is {names!r}; supported: "
       + ", ".join(ARCHITECTURES)
     )
+  if names[0] in t5_family.ARCHITECTURES:
+    sizes = t5_family.fields(config)
+    _refuse_too_many(sizes["layers"], "num_decoder_layers")
+    _refuse_too_many(sizes["encoder_layers"], "num_layers")
+    return DecoderConfig(architecture=names[0], **sizes)
   family = FAMILIES[names[0]]
   if family.text_config:
     config = _text_part(config, family)
@@ -141,11 +166,7 @@ def from_hugging_face(config: Mapping[str, Any]) -> DecoderConfig:
     return number(config, key, kind, family.defaults.get(key, default))
 
   d_model, layers = read("d_model", int), read("layers", int)
-  if layers > _MOST_LAYERS:
-    raise ValueError(
-      f"config.json: {family.keys['layers']} is {layers}; more than "
-      f"{_MOST_LAYERS} are not supported"
-    )
+  _refuse_too_many(layers, family.keys["layers"])
   max_position = read("max_position", int)
   d_ff = family.mlp_ratio and family.mlp_ratio * d_model
   sizes = _head_sizes(config, family, d_model)
@@ -173,6 +194,14 @@ def from_hugging_face(config: Mapping[str, Any]) -> DecoderConfig:
   )
 
 
+def _refuse_too_many(layers: int, key: str) -> None:
+  if layers > _MOST_LAYERS:
+    raise ValueError(
+      f"config.json: {key} is {layers}; more than {_MOST_LAYERS} are not "
+      "supported"
+    )
+
+
 def _text_part(config, family) -> Mapping[str, Any]:
   """The text model's settings, of a file that holds others beside them."""
   beside = {
@@ -185,22 +214,11 @@ def _text_part(config, family) -> Mapping[str, Any]:
 
 def _refuse_unknown(config, family: Family) -> None:
   """Raises an error for any key that could change the result unseen."""
-  required = {**REQUIRED, **family.required}
-  for key, allowed in required.items():
-    if key in config and config[key] not in allowed:
-      raise ValueError(
-        f"config.json: {key} is {config[key]!r}, which would change the "
-        f"result; supported: {' or '.join(map(repr, allowed))}"
-      )
   known = set(family.keys.values()) | family.known | family.harmless
   if family.rope_theta is not None:
     known |= {"rope_theta", "rope_scaling", "rope_parameters"}
-  unknown = sorted(set(config) - known - HARMLESS - set(required))
-  if unknown:
-    raise ValueError(
-      f"config.json: unknown settings {', '.join(unknown)}; each could change "
-      "the result. Remove them from config.json if they do not"
-    )
+  required = {**REQUIRED, **family.required}
+  config_keys.refuse_unknown(config, known | HARMLESS, required)
 
 
 def _head_sizes(config, family: Family, d_model: int) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Reading single settings of a config.json, each refused by its name."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
@@ -59,3 +59,32 @@ def mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
   if not isinstance(value, Mapping):
     raise ValueError(f"config.json: {key} is {value!r}; it must be an object")
   return value
+
+
+def refuse_unknown(
+  config: Mapping[str, Any],
+  known: Collection[str],
+  required: Mapping[str, tuple],
+) -> None:
+  """Refuses any key that could change the result unseen.
+
+  Args:
+    config: the parsed JSON object.
+    known: keys that are read, or change nothing.
+    required: key -> the only values allowed.
+
+  Raises:
+    ValueError: names the key.
+  """
+  for key, allowed in required.items():
+    if key in config and config[key] not in allowed:
+      raise ValueError(
+        f"config.json: {key} is {config[key]!r}, which would change the "
+        f"result; supported: {' or '.join(map(repr, allowed))}"
+      )
+  unknown = sorted(set(config) - set(known) - set(required))
+  if unknown:
+    raise ValueError(
+      f"config.json: unknown settings {', '.join(unknown)}; each could change "
+      "the result. Remove them from config.json if they do not"
+    )

@@ -1,4 +1,4 @@
-"""The decoder families (Llama and its kin, GPT-2) as one pure function.
+"""The decoder families (Llama, GPT-2, T5 and their kin) as one pure function.
 
 `build` makes an nnx module of shapes (`models.module`), splits it once, and
 hands out a `Model`: parameters are a flat tuple of arrays (the cheapest thing
@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding
 
-from specjax.cache import KVCache
+from specjax.cache import KVCache, SourceCache
 from specjax.models import placed
+from specjax.models.attend import AT_ONCE
 from specjax.models.base import Output
 from specjax.models.config import DecoderConfig
 from specjax.models.module import Decoder, drawn, start_of
@@ -112,14 +113,22 @@ class Model:
       )
     return dataclasses.replace(self, subset=layers)
 
-  def init_cache(self, rows: int, capacity: int) -> KVCache:
-    """An empty cache; see `KVCache.zeros`."""
+  @property
+  def reads_source(self) -> bool:
+    """Whether it answers a source that its encoder reads first."""
+    return self.config.encoder_layers > 0
+
+  def init_cache(self, rows: int, capacity: int) -> KVCache | SourceCache:
+    """An empty cache; see `KVCache.zeros`.
+
+    Beside an encoder it has room for as long a source as it has for an output.
+    """
     config, parts, platform = self.config, 1, None
     layers = config.layers if self.subset is None else len(self.subset)
     if self.placement is not None:
       parts = self.placement.ways(axes.CACHE_POSITIONS, "caches")
       platform = self.placement.platform
-    return KVCache.zeros(
+    zeros = lambda: KVCache.zeros(
       layers=layers,
       rows=rows,
       heads=config.kv_heads,
@@ -129,12 +138,33 @@ class Model:
       parts=parts,
       platform=platform,
     )
+    if self.reads_source:
+      return SourceCache(own=zeros(), source=zeros())
+    return zeros()
+
+  def encode(
+    self, params: Params, tokens: Array, size: Array, cache: SourceCache
+  ) -> SourceCache:
+    """Reads sources, of a model with an encoder.
+
+    Args:
+      params: its parameters.
+      tokens: int32 [B, T], T at most the cache's capacity.
+      size: int32 [B], tokens of each source; a row with none keeps the source
+        that it has.
+      cache: of B rows.
+
+    Returns:
+      The cache with the keys and values of each layer's attention over the
+      source; the output's are as they were.
+    """
+    return self.merge(params).encode(tokens, size, cache, self.subset)
 
   def __call__(
     self,
     params: Params,
     tokens: Array,
-    cache: KVCache | None,
+    cache: KVCache | SourceCache | None,
     features: tuple[int, ...] = (),
     positions: Array | None = None,
   ) -> Output:
@@ -142,13 +172,34 @@ class Model:
 
     `positions` [B, T] are for rows of several texts; see `attend_block`.
     """
+    if cache is None and self.reads_source:
+      raise ValueError(
+        f"{self.config.architecture} answers a source, which only a cache has; "
+        "a pass without one, as training takes, is for decoders alone"
+      )
     module = self.merge(params)
     return module(tokens, cache, features, self.subset, positions)
+
+  def encoding_bytes(self, width: int) -> int:
+    """Bytes of what is alive while a source of `width` tokens is read.
+
+    Float32, the widest arrays of a layer: scores and weights of attention, the
+    MLP's products.
+    """
+    config = self.config
+    scores = 2 * config.heads * min(width, AT_ONCE)
+    return 4 * width * (scores + 3 * config.d_ff + 4 * config.d_model)
 
   def merge(self, params: Params) -> Decoder:
     """The module with these parameters, for running it layer by layer."""
     state = jax.tree.unflatten(self._tree, params)
     return nnx.merge(self._graph, state)
+
+
+def is_of_source(path: str) -> bool:
+  """Whether a parameter is read once a request, with its source, alone."""
+  keys = (".cross.k.", ".cross.v.")
+  return path.startswith("encoder.") or any(part in path for part in keys)
 
 
 def logical_sizes(config: DecoderConfig) -> dict[str, int]:
@@ -161,7 +212,7 @@ def logical_sizes(config: DecoderConfig) -> dict[str, int]:
     axes.VOCAB: config.vocab_size,
     axes.HEAD_DIM: config.head_dim,
     axes.LAYERS: config.layers,
-    axes.POSITION: config.max_position,
+    axes.POSITION: config.relative_buckets or config.max_position,
   }
 
 

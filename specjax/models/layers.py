@@ -8,6 +8,7 @@ Modules are built from shapes alone (no array is allocated): `nnx.split` gives
 the structure once, and parameters are arguments of every call.
 """
 
+import dataclasses
 import math
 
 import jax
@@ -16,10 +17,12 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from specjax.cache import KVCache
 from specjax.models import placed
 from specjax.models.attend import attend, attend_block
 from specjax.models.config import DecoderConfig, LinearScaling, RopeScaling
 from specjax.models.product import products
+from specjax.models.relative import Biases
 from specjax.sharding import axes
 from specjax.sharding.placement import Placement
 from specjax.types import Array
@@ -180,7 +183,7 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
 
 
 class Attention(nnx.Module):
-  """Grouped-query attention; positions rotate unless they were added before.
+  """Grouped-query attention; positions rotate, bias it, or were added before.
 
   `qk_norm` (Henry et al. 2020) norms each head before the rotation.
   """
@@ -214,14 +217,12 @@ class Attention(nnx.Module):
   def __call__(self, x, cache, layer, positions, rope, window):
     """Runs it; see the class and `DecoderLayer`."""
     c = self.config
-    q, k, v = together(x, self.q, self.k, self.v)
-    q = self.q_norm(q) if c.qk_norm else q
-    q = q if rope is None else rotate(q, *rope)
-    k = self.k_norm(k) if c.qk_norm else k
-    k = k if rope is None else rotate(k, *rope)
+    q, k, v = self.parts(x, rope)
     how = dict(
       scale=c.attention_scale, softcap=c.attention_softcap, window=window
     )
+    if isinstance(rope, Biases):
+      how["bias"] = rope.by_distance
     if cache is None:
       mixed = attend_block(q, k, v, positions=positions, **how)
       return self.o(mixed), None
@@ -237,9 +238,20 @@ class Attention(nnx.Module):
     mixed = self.placement.constrain(mixed, placed.QUERIES)
     return self.o(mixed), cache
 
+  def parts(self, x: Array, rope=None) -> tuple[Array, Array, Array]:
+    """Queries [B, T, N, H], keys and values [B, T, K, H] of a normed x."""
+    c = self.config
+    q, k, v = together(x, self.q, self.k, self.v)
+    q = self.q_norm(q) if c.qk_norm else q
+    k = self.k_norm(k) if c.qk_norm else k
+    if rope is not None and not isinstance(rope, Biases):
+      q, k = rotate(q, *rope), rotate(k, *rope)
+    return q, k, v
+
 
 _ACTIVATIONS = {
   "silu": jax.nn.silu,
+  "relu": jax.nn.relu,
   # Rounded once, at the end, as PyTorch does.
   "gelu_tanh": lambda x: jax.nn.gelu(x.astype(jnp.float32)).astype(x.dtype),
 }
@@ -274,10 +286,33 @@ class MLP(nnx.Module):
     return self.down(self.activate(gate) * up)
 
 
+class CrossAttention(Attention):
+  """Attention of an output over the whole source that it answers."""
+
+  def keys(self, encoded: Array) -> tuple[Array, Array]:
+    """Keys and values [B, T, K, H] of an encoded source [B, T, D]."""
+    k, v = together(encoded, self.k, self.v)
+    if self.placement is None:
+      return k, v
+    return tuple(self.placement.constrain(x, placed.KEYS) for x in (k, v))
+
+  def __call__(self, x: Array, source: KVCache, layer) -> Array:
+    """What x [B, T, D] finds in the source."""
+    q, scale = self.q(x), self.config.attention_scale
+    last = jnp.maximum(source.length - 1, 0)  # Of rows that rest it is 0.
+    last = jnp.broadcast_to(last[:, None], x.shape[:2])
+    if self.placement is None:
+      return self.o(attend(q, source, layer, last, scale=scale))
+    q = self.placement.constrain(q, placed.QUERIES)
+    mixed = placed.reading(self.placement, q, source, layer, last, scale=scale)
+    return self.o(self.placement.constrain(mixed, placed.QUERIES))
+
+
 class DecoderLayer(nnx.Module):
   """Pre-norm attention and MLP, each added to the residual stream.
 
-  With `post_norms` what is added has a norm of its own.
+  With `post_norms` what is added has a norm of its own. Beside an encoder,
+  attention over the source comes between the two.
   """
 
   def __init__(
@@ -288,8 +323,12 @@ class DecoderLayer(nnx.Module):
     placement: Placement | None = None,
   ):
     self.post_norms = config.post_norms
+    self.reads_source = config.encoder_layers > 0
     self.attention_norm = make_norm(config, dtype, stack)
     self.attention = Attention(config, dtype, stack, placement)
+    if self.reads_source:
+      self.cross_norm = make_norm(config, dtype, stack)
+      self.cross = CrossAttention(config, dtype, stack, placement)
     self.mlp_norm = make_norm(config, dtype, stack)
     self.mlp = MLP(config, dtype, stack, placement)
     if config.post_norms:
@@ -302,22 +341,29 @@ class DecoderLayer(nnx.Module):
     Args:
       x: [B, T, D].
       cache: with room for the block at its length; None where the block is a
-        whole text.
+        whole text. A `SourceCache` beside an encoder.
       layer: this layer's index in the cache, static or traced.
       positions: int32 [B, T], absolute; without a cache, in the text that the
         token belongs to, see `attend_block`.
-      rope: (cos, sin) of this layer's rotation, or None; see `rotate`.
+      rope: (cos, sin) of this layer's rotation, see `rotate`; `Biases` in its
+        place; or None.
       window: as `attend` takes it.
 
     Returns:
       x [B, T, D] and the cache, if there is one, with the block written.
     """
+    both = cache
+    if self.reads_source:
+      cache = both.own
     mixed, cache = self.attention(
       self.attention_norm(x), cache, layer, positions, rope, window
     )
     if self.post_norms:
       mixed = self.attention_post_norm(mixed)
     x = x + mixed
+    if self.reads_source:
+      x = x + self.cross(self.cross_norm(x), both.source, layer)
+      cache = dataclasses.replace(both, own=cache)
     out = self.mlp(self.mlp_norm(x))
     if self.post_norms:
       out = self.mlp_post_norm(out)

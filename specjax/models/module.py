@@ -4,6 +4,7 @@ A config says which features a model has; nothing here asks for its name.
 `decoder.build` makes a pure function of it.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
@@ -14,10 +15,11 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from specjax.cache import KVCache
-from specjax.models import placed
+from specjax.cache import KVCache, SourceCache
+from specjax.models import placed, relative
 from specjax.models.base import Output
 from specjax.models.config import DecoderConfig
+from specjax.models.encoder import Encoder, distance_table
 from specjax.models.layers import (
   DecoderLayer,
   Linear,
@@ -110,7 +112,9 @@ def logits_of(
 
 
 def capped(config: DecoderConfig, logits: Array) -> Array:
-  """Bounds logits, where a model does (Gemma 2)."""
+  """Scales (T5) or bounds (Gemma 2) logits, where a model does."""
+  if config.head_scale is not None:
+    logits = logits * config.head_scale
   cap = config.logit_softcap
   return logits if cap is None else cap * jnp.tanh(logits / cap)
 
@@ -145,7 +149,10 @@ def ropes(
 
 
 class Decoder(nnx.Module):
-  """Embedding, L layers (a list, or one stacked), norm and head."""
+  """Embedding, L layers (a list, or one stacked), norm and head.
+
+  And an encoder, where the config has one: it shares the embedding.
+  """
 
   def __init__(
     self,
@@ -170,7 +177,13 @@ class Decoder(nnx.Module):
         ]
       )
     self.norm = make_norm(config, dtype)
-    if config.rope_theta is None:
+    if config.relative_buckets is not None:
+      self.relative = nnx.Dict(weight=distance_table(config, dtype))
+    if config.encoder_layers:
+      self.encoder = Encoder(
+        config, dtype=dtype, scan_layers=scan_layers, placement=placement
+      )
+    if config.has_position_table:
       shape = (config.max_position, config.d_model)
       names = (axes.POSITION, axes.EMBED)
       self.position = nnx.Dict(weight=param(shape, names, dtype, None))
@@ -180,7 +193,7 @@ class Decoder(nnx.Module):
   def __call__(
     self,
     tokens: Array,
-    cache: KVCache | None,
+    cache: KVCache | SourceCache | None,
     features,
     subset=None,
     positions: Array | None = None,
@@ -215,11 +228,56 @@ class Decoder(nnx.Module):
       positions = counted(tokens, cache)
     config, table = self.config, self.embed["weight"][...]
     x = embedded(config, self.placement, table, tokens)
-    if config.rope_theta is None:
+    if config.relative_buckets is not None:
+      table, furthest = self.relative["weight"][...], config.relative_distance
+      biases = relative.Biases(by_distance=relative.causal(table, furthest))
+      return x, positions, (biases,)
+    if config.has_position_table:
       # Clipped: a pass over drafts may reach beyond what can be committed.
       table = self.position["weight"][...]
       x = x + jnp.take(table, positions, axis=0, mode="clip")
     return x, positions, ropes(config, self.placement, positions)
+
+  def encode(
+    self, tokens: Array, size: Array, cache: SourceCache, subset=None
+  ) -> SourceCache:
+    """The cache with what layers make of a source; see `Model.encode`."""
+    table = self.embed["weight"][...]
+    x = self.encoder(embedded(self.config, self.placement, table, tokens), size)
+    old, fresh = cache.source, (size > 0).reshape(1, -1, 1, 1, 1)
+
+    def write(cross, source, index):
+      k, v = cross.keys(x)
+      if self.placement is None:
+        return source.write(index, k, v)
+      return placed.written(self.placement, k, v, source, index)
+
+    source = old.at(jnp.zeros_like(old.length))
+    numbers = range(self.config.layers) if subset is None else subset
+    if isinstance(self.layers, DecoderLayer):
+      graph, stacked = nnx.split(self.layers.cross)
+
+      def body(source, inputs):
+        index, number = inputs
+        state = jax.tree.map(
+          lambda stack: lax.dynamic_index_in_dim(stack, number, keepdims=False),
+          stacked,
+        )
+        return write(nnx.merge(graph, state), source, index), None
+
+      numbers = jnp.asarray(tuple(numbers), jnp.int32)
+      places = jnp.arange(len(numbers), dtype=jnp.int32)
+      source, _ = lax.scan(body, source, (places, numbers))
+    else:
+      for place, number in enumerate(numbers):
+        source = write(self.layers[number].cross, source, place)
+    # Rows without a source keep what they have.
+    source = KVCache(
+      k=jnp.where(fresh, source.k, old.k),
+      v=jnp.where(fresh, source.v, old.v),
+      length=jnp.where(size > 0, size, old.length),
+    )
+    return dataclasses.replace(cache, source=source)
 
   def layer(self, number: int, place: int, x, cache, positions, ropes):
     """Runs layer `number`, one of a list, whose cache is the `place`-th.

@@ -44,8 +44,6 @@ def attention(
   cache: KVCache,
   layer,
   positions: Array,
-  *,
-  window=None,
   **how,
 ) -> tuple[Array, KVCache]:
   """Writes a block into the cache and attends over it.
@@ -60,10 +58,41 @@ def attention(
     cache: before the block.
     layer: layer index, static or traced.
     positions: int32 [B, T], absolute.
-    window, how: see `attend`.
+    how: see `attend`.
 
   Returns:
     [B, T, N, H] in q's dtype, and the cache with the block written.
+  """
+  return _by_hand(placement, q, (k, v), cache, layer, positions, **how)
+
+
+def reading(
+  placement: Placement,
+  q: Array,
+  cache: KVCache,
+  layer,
+  positions: Array,
+  **how,
+) -> Array:
+  """`attention` over a cache to which nothing is added: [B, T, N, H]."""
+  return _by_hand(placement, q, None, cache, layer, positions, **how)[0]
+
+
+def written(
+  placement: Placement, k: Array, v: Array, cache: KVCache, layer
+) -> KVCache:
+  """The cache with a block k, v [B, T, K, H] at each row's length."""
+  return _by_hand(placement, None, (k, v), cache, layer, cache.length[:, None])[
+    1
+  ]
+
+
+def _by_hand(
+  placement, q, new, cache, layer, positions, *, window=None, bias=None, **how
+):
+  """What each device does with its part of a cache: (mixed, cache).
+
+  Without `q` it only writes, without `new` it only reads.
   """
   over = placement.over(axes.CACHE_POSITIONS, "caches")
   over = tuple(axis for axis in over if placement.mesh.shape[axis] > 1)
@@ -71,17 +100,21 @@ def attention(
   keys, stack, whole = spec(KEYS), spec(STACK), PartitionSpec()
   rows = (axes.ROWS,)
 
-  def local(q, k, v, stacks, length, positions, layer, window):
+  def local(q, new, stacks, length, positions, layer, window, bias):
     cache = KVCache(k=stacks[0], v=stacks[1], length=length)
-    if not over:
-      cache = cache.write(layer, k, v)
-      mixed = attend(q, cache, layer, positions, window=window, **how)
-      return mixed, (cache.k, cache.v)
-    # Positions count from the beginning of this device's part.
-    first = lax.axis_index(over) * cache.capacity
-    cache = cache.at(length - first).write(layer, k, v, part=True)
-    positions = positions - first
-    mixed = attend(q, cache, layer, positions, window=window, over=over, **how)
+    part = {}
+    if over:
+      # Positions count from the beginning of this device's part.
+      first = lax.axis_index(over) * cache.capacity
+      cache, positions = cache.at(length - first), positions - first
+      part = dict(over=over)
+    if new is not None:
+      cache = cache.write(layer, *new, **(dict(part=True) if over else {}))
+    mixed = None
+    if q is not None:
+      mixed = attend(
+        q, cache, layer, positions, window=window, bias=bias, **part, **how
+      )
     return mixed, (cache.k, cache.v)
 
   def turn(x):
@@ -96,19 +129,20 @@ def attention(
     hop = NamedSharding(placement.mesh, hop)
     return lax.with_sharding_constraint(x, hop)
 
-  q, k, v = (turn(x) for x in (q, k, v))
+  q, new = jax.tree.map(turn, (q, new))
   # Queries are split as the keys are: a head lies with its key head.
   mixed, (new_k, new_v) = jax.shard_map(
     local,
     mesh=placement.mesh,
     in_specs=(
-      *(keys, keys, keys, (stack, stack), spec(rows), spec((*rows, None))),
-      *(whole, whole),
+      *(keys, keys, (stack, stack), spec(rows), spec((*rows, None))),
+      *(whole, whole, spec((axes.KV_HEADS, None))),
     ),
     out_specs=(keys, (stack, stack)),
     check_vma=False,
   )(
-    *(q, k, v, (cache.k, cache.v), cache.length, positions),
-    *(jnp.int32(layer), window),
+    *(q, new, (cache.k, cache.v), cache.length, positions),
+    *(jnp.int32(layer), window, bias),
   )
-  return turn(mixed), KVCache(k=new_k, v=new_v, length=cache.length)
+  cache = KVCache(k=new_k, v=new_v, length=cache.length)
+  return jax.tree.map(turn, mixed), cache

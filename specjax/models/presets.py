@@ -8,8 +8,9 @@ counts are 64.69 and 3.82 billion; its position projection, D x (N H) in every
 layer, would make them 70.06 and 4.12. Its activation and epsilon are not
 stated; GPT-2's GELU (tanh) and 1e-6 stand in.
 
-`chinchilla_tiny` and its draft have the same parts, eight heads and a
-vocabulary of bytes: they rehearse on simulated devices what a pod runs.
+`chinchilla_tiny` and `t5_tiny` with their drafts have the same parts as the
+large ones, eight heads and a vocabulary of bytes: they rehearse on simulated
+devices what a pod runs.
 """
 
 import copy
@@ -113,6 +114,28 @@ def _gemma3(d_model, d_ff, layers, heads, kv_heads, head_dim, **others):
   }
 
 
+def _t5(d_model, d_ff, layers, heads, head_dim=64, vocab_size=32_128):
+  return {
+    "architectures": ["T5ForConditionalGeneration"],
+    "model_type": "t5",
+    "is_encoder_decoder": True,
+    "vocab_size": vocab_size,
+    "d_model": d_model,
+    "d_kv": head_dim,
+    "d_ff": d_ff,
+    "num_layers": layers,
+    "num_decoder_layers": layers,
+    "num_heads": heads,
+    "feed_forward_proj": "gated-gelu",
+    "layer_norm_epsilon": 1e-6,
+    "relative_attention_num_buckets": 32,
+    "relative_attention_max_distance": 128,
+    "tie_word_embeddings": False,
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+  }
+
+
 # 256 bytes, seven pairs of letters and the end of a text: divides by 8.
 _BYTES = 264
 
@@ -155,6 +178,13 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     sliding_window=512,
     max_position_embeddings=32_768,
   ),
+  # v1.1, the sizes of Leviathan et al. 2023; layers are of each side.
+  "t5_xxl": _t5(4096, 10_240, 24, 64),
+  "t5_large": _t5(1024, 2816, 24, 16),
+  "t5_base": _t5(768, 2048, 12, 12),
+  "t5_small": _t5(512, 1024, 8, 6),
+  "t5_tiny": _t5(64, 128, 2, 8, 8, vocab_size=_BYTES),
+  "t5_tiny_draft": _t5(64, 64, 1, 8, 8, vocab_size=_BYTES),
 }
 
 

@@ -79,6 +79,10 @@ class Proposer(Protocol):
   `shardings(state, placement)` gives its state's; without, the target's holds
   and its state is split by rows.
 
+  One that drafts with an encoder-decoder has `read(params, state, source,
+  size, ctx)`: its state once it has read new sources, int32 [B, T] of int32 [B]
+  tokens each. A row whose size is 0 keeps what it has.
+
   Attributes:
     lookahead: C, the compiled width of a proposal.
     features: target layers whose hidden states `ingest` reads.

@@ -70,6 +70,12 @@ class DraftModel(Steady):
       logits=jnp.zeros((rows, self._width), jnp.float32),
     )
 
+  def read(self, params, state, source, size, ctx):
+    """See `Proposer`: the draft reads a source with an encoder of its own."""
+    del ctx
+    cache = self.model.encode(params, source, size, state.cache)
+    return DraftState(cache=cache, logits=state.logits)
+
   def ingest(self, params, state, block, ctx):
     """See `Proposer`."""
     out = self._run(params, ctx)(block.tokens, state.cache)

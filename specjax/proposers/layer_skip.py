@@ -82,6 +82,13 @@ class LayerSkip(Steady):
     """See `Proposer`."""
     return () if self.is_prefix else self._drafter.init(rows, capacity)
 
+  def read(self, params, state, source, size, ctx):
+    """See `Proposer`."""
+    del params
+    if self.is_prefix:  # The target's cache has the source.
+      return state
+    return self._drafter.read(ctx.target_params, state, source, size, ctx)
+
   def ingest(self, params, state, block, ctx):
     """See `Proposer`."""
     del params  # the target's are all it has

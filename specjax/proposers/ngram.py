@@ -61,11 +61,15 @@ class Ngram:
     lookahead: C.
     shortest: least number of tokens that must match.
     longest: most tokens that are compared.
+    reads_source: whether the prompt is an encoder's source, which stands in the
+      second half of a history; see `state.State`. The output is looked up in
+      both, as if it came right behind the source.
   """
 
   lookahead: int
   shortest: int = 2
   longest: int = 4
+  reads_source: bool = False
   features: tuple[int, ...] = ()
 
   def __post_init__(self):
@@ -101,6 +105,10 @@ class Ngram:
     return self._lookup(history, length)[1]
 
   def _lookup(self, history, length):
+    if self.reads_source:
+      own, source = jnp.split(history, 2, axis=1)
+      history = jnp.concatenate([source, own], axis=1)
+      length = length + source.shape[1]
     find = functools.partial(
       lookup,
       shortest=self.shortest,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import tokenizers
 
-from specjax.text import chat, failures, files
+from specjax.text import byt5, chat, failures, files
 from specjax.text import special as special_lib
 
 # Decoders of which every prefix that ends between two characters is final.
@@ -76,7 +76,8 @@ class Tokenizer:
     Reads tokenizer.json and, where they are there, tokenizer_config.json,
     special_tokens_map.json, generation_config.json, config.json and
     chat_template.jinja. A folder without tokenizer.json but with an older
-    vocabulary file goes through transformers, where that is installed.
+    vocabulary file goes through transformers, where that is installed; ByT5's
+    needs no file.
 
     Raises:
       FileNotFoundError: the folder or its tokenizer is absent.
@@ -88,11 +89,13 @@ class Tokenizer:
     file = folder / "tokenizer.json"
     if not folder.is_dir():
       raise FileNotFoundError(f"{folder}: no such folder")
+    config = files.read_json(folder / "tokenizer_config.json", missing_ok=True)
     if file.is_file():
       backend = _from_file(file)
+    elif byt5.is_named(config):
+      backend = byt5.backend(config)
     else:
       backend = _through_transformers(folder)
-    config = files.read_json(folder / "tokenizer_config.json", missing_ok=True)
     roles = files.read_json(folder / "special_tokens_map.json", missing_ok=True)
     special = special_lib.from_config({**roles, **config}, folder)
     special_lib.mark(backend, special)

@@ -19,7 +19,10 @@ from specjax.models import decoder
 
 GOLDENS = pathlib.Path(__file__).parents[1] / "goldens"
 # One for each layout, and for each kind of parameter within it.
-NAMES = ("llama_bias", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2")
+NAMES = (
+  *("llama_bias", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2"),
+  *("t5", "mt5", "byt5"),
+)
 
 
 def tensors(name):
@@ -192,6 +195,20 @@ def test_the_text_part_is_read_and_the_image_part_left(tmp_path):
     for name, value in values.items()
   }
   same(loaded(model, tmp_path, newer), loaded(model, GOLDENS / "gemma3_vision"))
+
+
+# T5: the embedding may be there once for each side, too.
+
+
+def test_a_t5s_repeated_embeddings_are_left(tmp_path):
+  _, model = build("t5")
+  values = tensors("t5")
+  for side in ("encoder", "decoder"):
+    values[f"{side}.embed_tokens.weight"] = values["shared.weight"].copy()
+  old = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+  values[old] = np.zeros((8, 3), np.float32)
+  values["lm_head.weight"] = values["shared.weight"].copy()
+  same(loaded(model, tmp_path, values), loaded(model, GOLDENS / "t5"))
 
 
 def test_all_supported_architectures_have_a_layout():

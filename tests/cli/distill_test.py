@@ -124,6 +124,7 @@ def api(monkeypatch, tmp_path):
       folder=tmp_path,
       tokenizer=Letters(),
       model=types.SimpleNamespace(config=config),
+      require_decoder=lambda doing: None,
     )
 
   def engine(target, **options):

@@ -351,5 +351,5 @@ def test_this_host_has_something():
 
 
 def test_headroom_is_the_widest_pass():
-  assert programs.positions(100, NoProposer(), (32, 128)) == 228
-  assert programs.positions(100, Ngram(lookahead=200), (32, 128)) == 301
+  assert programs.positions(None, 100, NoProposer(), (32, 128)) == 228
+  assert programs.positions(None, 100, Ngram(lookahead=200), (32, 128)) == 301

@@ -7,6 +7,7 @@ numpy 2.4.6, gguf 0.19.0), with these commands, from the repository's root:
 
   python tests/goldens/make_goldens.py tiny
   python tests/goldens/make_goldens.py families
+  python tests/goldens/make_goldens.py sourced
   python tests/goldens/make_goldens.py smollm2 --model=SMOLLM2_FOLDER \
       --gguf=SmolLM2-135M-Instruct.Q4_1.gguf
 
@@ -24,6 +25,8 @@ What it writes:
                        block of our attention;
                        bfloat16_error: mean and greatest |difference| of
                        PyTorch's own bfloat16 logits from those
+                       Of encoder-decoders also source [2, S] int32, size [2]
+                       int32 (tokens of each source) and encoded [2, S, D]
   smollm2_greedy.json  greedy float32 continuations of SmolLM2-135M-Instruct:
                        per row the prompt's and the output's ids (the EOS that
                        ended it included) and, for each output token, the gap
@@ -81,6 +84,8 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
         weight.copy_(normal(weight.shape, 0.3))
       elif "norm" in name or ".ln_" in name:
         weight.copy_(plain + normal(weight.shape, 0.3))
+      elif name == "shared.weight":
+        weight.copy_(normal(weight.shape, 1.0))
       elif "embed" in name or name.endswith(("wte.weight", "wpe.weight")):
         weight.copy_(normal(weight.shape, 0.4))
       elif ".c_" in name:  # GPT-2's are (in, out)
@@ -127,6 +132,60 @@ def save(model: transformers.PreTrainedModel, name: str, seed: int):
     bfloat16_error=np.array([error.mean(), error.max()]),
   )
   return out.logits
+
+
+def make_sourced() -> None:
+  """Writes the tiny encoder-decoders, with config.json as published."""
+  for index, (name, sized) in enumerate(tiny_models.SOURCED.items()):
+    kind, settings, tied, sizes = sized
+    config = kind(**settings, tie_word_embeddings=tied, dtype="float32")
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config)
+    model = model.float().eval()
+    if not tied:
+      # transformers 5 ties every T5 that it makes, and reads what is not tied.
+      model.lm_head.weight = torch.nn.Parameter(
+        torch.zeros_like(model.shared.weight)
+      )
+    randomize(model, seed=60 + index)
+    folder = HERE / name
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "model.safetensors").chmod(0o644)
+    content = json.loads((folder / "config.json").read_text())
+    # So the files of v1.1, mT5 and ByT5 say it.
+    content["tie_word_embeddings"] = tied
+    content.pop("scale_decoder_outputs", None)
+    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+
+    rng = np.random.default_rng(160 + index)
+    vocab_size = settings["vocab_size"]
+    source = rng.integers(0, vocab_size, (2, max(sizes)))
+    tokens = rng.integers(0, vocab_size, (2, 48))
+    inputs = dict(
+      input_ids=torch.tensor(source),
+      attention_mask=torch.tensor(
+        np.arange(max(sizes)) < np.array(sizes)[:, None]
+      ).long(),
+      decoder_input_ids=torch.tensor(tokens),
+      use_cache=False,
+    )
+    with torch.no_grad():
+      out = model(**inputs, output_hidden_states=True)
+      again = type(model).from_pretrained(folder)(**inputs)
+      assert torch.equal(again.logits, out.logits)
+      rounded = type(model).from_pretrained(folder, dtype=torch.bfloat16)
+      error = (rounded(**inputs).logits.float() - out.logits).abs()
+    np.savez_compressed(
+      folder / "expected.npz",
+      tokens=tokens.astype(np.int32),
+      source=source.astype(np.int32),
+      size=np.array(sizes, np.int32),
+      logits=out.logits.numpy(),
+      hidden=out.decoder_hidden_states[1].numpy(),
+      encoded=out.encoder_last_hidden_state.numpy(),
+      bfloat16_error=np.array([error.mean(), error.max()]),
+    )
+    print(f"{name}: logits spread {out.logits.std():.2f}")
 
 
 def make_families() -> None:
@@ -333,7 +392,8 @@ def make_smollm2(folder: str, gguf: str | None, limit: int | None) -> None:
 def main() -> None:
   """Reads the command line and makes what it names."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("what", choices=["tiny", "families", "smollm2"])
+  kinds = ["tiny", "families", "sourced", "smollm2"]
+  parser.add_argument("what", choices=kinds)
   parser.add_argument("--model", help="folder that specjax-convert wrote")
   parser.add_argument("--gguf", help="the GGUF it came from, to compare with")
   parser.add_argument("--limit", type=int, help="a trial on a few prompts")
@@ -343,6 +403,8 @@ def main() -> None:
     make_tiny()
   elif args.what == "families":
     make_families()
+  elif args.what == "sourced":
+    make_sourced()
   elif not args.model:
     parser.error("smollm2 needs --model=FOLDER")
   else:

@@ -103,6 +103,66 @@ _GEMMA3 = dict(
     "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
   },
 )
+_T5 = dict(
+  vocab_size=61,
+  d_model=24,
+  d_kv=6,
+  d_ff=40,
+  num_layers=2,
+  num_heads=3,
+  layer_norm_epsilon=1e-3,
+  decoder_start_token_id=0,
+)
+# Encoder-decoders: name -> (configuration, sizes, whether the head is the
+# embedding, tokens of the sources). Sources reach the last class of distances,
+# and in one case several 128-wide blocks.
+SOURCED = {
+  "t5": (
+    transformers.T5Config,
+    dict(
+      _T5,
+      num_decoder_layers=3,
+      feed_forward_proj="relu",
+      relative_attention_num_buckets=8,
+      relative_attention_max_distance=20,
+    ),
+    True,
+    (48, 31),
+  ),
+  "t5_v1_1": (
+    transformers.T5Config,
+    dict(_T5, feed_forward_proj="gated-gelu"),
+    False,
+    (300, 7),
+  ),
+  "mt5": (
+    transformers.MT5Config,
+    dict(
+      _T5,
+      num_heads=4,
+      d_kv=8,
+      feed_forward_proj="gated-gelu",
+      relative_attention_num_buckets=12,
+      relative_attention_max_distance=33,
+    ),
+    False,
+    (1, 50),
+  ),
+  # ByT5's encoder is three times as deep as its decoder.
+  "byt5": (
+    transformers.T5Config,
+    dict(
+      _T5,
+      num_layers=3,
+      num_decoder_layers=1,
+      feed_forward_proj="gated-gelu",
+      relative_attention_num_buckets=16,
+      relative_attention_max_distance=40,
+    ),
+    False,
+    (64, 63),
+  ),
+}
 # The other families: name -> (configuration, sizes). Windows are narrower than
 # the text, soft-caps low enough to bend scores and logits.
 FAMILIES = {

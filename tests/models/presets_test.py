@@ -27,6 +27,16 @@ CHINCHILLAS = {
   "chinchilla_70b": (64_687_972_352, 70.06e9),
   "chinchilla_4b": (3_820_591_104, 4.12e9),
 }
+T5S = {
+  "t5_xxl": 11_135_332_352,
+  "t5_large": 783_150_080,
+  "t5_base": 247_577_856,
+  "t5_small": 76_961_152,
+}
+TINY = (
+  *("chinchilla_tiny", "chinchilla_tiny_draft"),
+  *("t5_tiny", "t5_tiny_draft"),
+)
 
 
 @pytest.mark.parametrize("name, published", PUBLISHED.items())
@@ -49,13 +59,17 @@ def test_chinchilla_has_its_size_but_for_the_position_projection(name, counts):
   assert round((count + projection) / 1e9, 2) == with_projection / 1e9
 
 
+@pytest.mark.parametrize("name, count", T5S.items())
+def test_t5_has_the_published_count_of_v1_1(name, count):
+  assert decoder.build(presets.get(name)).parameter_count == count
+
+
 def test_every_preset_is_tried_here():
-  tiny = {"chinchilla_tiny", "chinchilla_tiny_draft"}
-  assert set(presets.PRESETS) == {*PUBLISHED, *CHINCHILLAS, *tiny}
+  assert set(presets.PRESETS) == {*PUBLISHED, *CHINCHILLAS, *T5S, *TINY}
 
 
 def test_the_tiny_ones_divide_over_eight_devices():
-  for name in ("chinchilla_tiny", "chinchilla_tiny_draft"):
+  for name in TINY:
     config = presets.get(name)
     for size in (
       config.vocab_size,

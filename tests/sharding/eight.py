@@ -91,6 +91,7 @@ def engine(
   draft_strategy=None,
   slots: int = 4,
   layers: int = 2,
+  family: str = "chinchilla",
   **options,
 ):
   """An engine of a target and, drafting, a smaller one."""
@@ -100,11 +101,14 @@ def engine(
   from specjax.verifiers.rejection import Rejection
 
   place = functools.partial(placement, mesh, caches=caches)
-  target = model("chinchilla_tiny", place(strategy), layers)
-  made, params = Ngram(lookahead=LOOKAHEAD, shortest=1), ()
+  target = model(f"{family}_tiny", place(strategy), layers)
+  made = Ngram(
+    lookahead=LOOKAHEAD, shortest=1, reads_source=target.reads_source
+  )
+  params = ()
   if proposer == "draft_model":
     draft = model(
-      "chinchilla_tiny_draft", place(draft_strategy or strategy), layers=1
+      f"{family}_tiny_draft", place(draft_strategy or strategy), layers=1
     )
     vocab = target.vocab_size
     made = DraftModel(model=draft, lookahead=LOOKAHEAD, vocab_size=vocab)

@@ -20,6 +20,8 @@ from specjax.models.heads.unroll import Keys
 from specjax.models.module import counted
 from specjax.types import Array, Params, struct
 
+_ROPE_THETA = 10_000.0  # of a head whose target does not rotate
+
 
 @struct
 class EagleOutput:
@@ -208,6 +210,8 @@ def small(
 ) -> EagleConfig:
   """A new head's config: a Llama's layer of the target's sizes.
 
+  Of a source it knows what the target's states say of it.
+
   Args:
     target: its config.
     fuses: EAGLE-3 instead of EAGLE-1.
@@ -230,7 +234,12 @@ def small(
     attention_scale=None,
     attention_softcap=None,
     windows=(),
+    rope_theta=target.rope_theta or _ROPE_THETA,
     local_rope_theta=None,
+    relative_buckets=None,
+    head_scale=None,
+    encoder_layers=0,
+    start_id=None,
     embed_scale=None,
     logit_softcap=None,
     heads_in_file=None,

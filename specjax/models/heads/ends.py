@@ -60,7 +60,7 @@ def ends(target: decoder.Model) -> Ends:
       token's embedding says more than the token.
   """
   config = target.config
-  if config.rope_theta is None:
+  if config.has_position_table:
     raise ValueError(
       f"{config.architecture} adds learned positions to its embedding; heads "
       "that read the embedding need a target with rotary positions"
