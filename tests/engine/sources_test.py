@@ -34,7 +34,16 @@ def rows(kind="none"):
   ]
 
 
-@pytest.mark.parametrize("kind", (*KINDS, *HEADS))
+EVERY = pytest.mark.parametrize(
+  "kind",
+  [
+    pytest.param(kind, marks=pytest.mark.long if kind in HEADS else ())
+    for kind in (*KINDS, *HEADS)
+  ],
+)
+
+
+@EVERY
 def test_rule_25_greedy_is_what_the_model_alone_would_say(kind):
   asked = [
     request(source, size, max_new_tokens=12) for size, source in SOURCES.items()
@@ -53,7 +62,7 @@ def test_rule_25_greedy_is_what_the_model_alone_would_say(kind):
     assert 0 < accepted < drafted
 
 
-@pytest.mark.parametrize("kind", (*KINDS, "medusa", "eagle"))
+@EVERY
 def test_rules_7_11_27_a_row_is_the_same_alone_in_any_order_and_any_slot(kind):
   made, every = sourced.engine(kind), rows(kind)
   done = engines.complete(made, every)
