@@ -132,7 +132,8 @@ class Step:
 
   def shares(self, scopes: tuple[str, ...]) -> Sequence[float] | None:
     """How often each branch of a condition runs, of 1; by the scopes."""
-    return self.depths if self.depths and "depths" in scopes else None
+    is_depths = self.depths and scopes[-2:-1] == ("depths",)
+    return self.depths if is_depths else None
 
 
 def part(name: str) -> str:
