@@ -110,13 +110,13 @@ def test_a_loop_that_nobody_knows_is_refused_by_name():
 
 
 def choose(which, x, one, two):
-  """Goes through one square of weights, or through two."""
+  """Multiplies with one of two weights, or with both."""
   with jax.named_scope("choice"):
     return lax.switch(
       which,
       [
         lambda x: product(x, one),
-        lambda x: product(product(x, two), one),
+        lambda x: product(x, one) + product(x, two),
       ],
       x,
     )
@@ -124,10 +124,10 @@ def choose(which, x, one, two):
 
 @pytest.mark.parametrize("shares", [None, (0.75, 0.25)])
 def test_branches_count_as_often_as_they_are_said_to_run(shares):
-  square = shape(WIDTH, WIDTH)
-  shapes = (shape(dtype=jnp.int32), shape(ROWS, WIDTH), square, square)
+  weights = shape(8 * WIDTH, 4 * WIDTH)  # no fast memory has room for it
+  shapes = (shape(dtype=jnp.int32), shape(ROWS, 4 * WIDTH), weights, weights)
   total = counted(choose, shapes, (P(),) * 4, shares=shares)
-  size = WIDTH * WIDTH * BF16
+  size = 8 * WIDTH * 4 * WIDTH * BF16
   # Unless they are told, it is the dearest one that runs.
   assert total.traffic["one"] == pytest.approx(size, rel=0.02)
   part = 1 if shares is None else shares[1]
