@@ -4,6 +4,8 @@
   specjax-lab --config=configs/chinchilla_70b.py --topology=v4:2x2x4 \\
     --strategies=tensor,tensor/replicated,tensor2d@4x4 --batch=1,8 \\
     --lookahead=0,4,8 --json=lab.json --csv=lab.csv --plot=lab.png
+  specjax-lab --config=configs/chinchilla_70b.py --topology=v4:2x2x4 \\
+    --proposers=eagle,medusa,mtp,layer_skip --draft_layers=8 --lookahead=0,4
   specjax-lab --config=configs/chinchilla_70b.py --smallest
 
 What runs on a TPU is what is compiled here, by the TPU's own compiler (extra
@@ -13,6 +15,7 @@ Exit code: 0 done, also where a case has no room; 1 failed, 2 wrong command
 line, 130 interrupted.
 """
 
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -54,6 +57,8 @@ def _main(argv: Sequence[str]) -> int:
 
   if s.plot is not None:
     pictures.check(s.plot)
+  for one in filter(None, (asked.config, asked.against)):
+    _check_sizes(s, one)
   if s.against is not None:
     rows = list(_rows(asked, asked.config))
     others = list(_rows(asked, asked.against))
@@ -104,12 +109,14 @@ def _smallest(asked: lab_settings.Asked) -> Iterator:
 
 
 def _cases(asked: lab_settings.Asked) -> Iterator[dict[str, Any]]:
-  live = asked.live or (None,)
+  live, given = asked.live or (None,), set()
   for strategy, proposer, batch, context, now in itertools.product(
     asked.strategies, asked.proposers, asked.batch, asked.context, live
   ):
+    if proposer != "draft_model":  # It has nothing to split in its own way.
+      strategy = dataclasses.replace(strategy, draft=strategy.target)
     for lookahead in (0,) if proposer == "none" else asked.lookahead:
-      yield dict(
+      case = dict(
         strategy=strategy,
         proposer=proposer,
         batch=batch,
@@ -117,6 +124,9 @@ def _cases(asked: lab_settings.Asked) -> Iterator[dict[str, Any]]:
         context=context,
         live=now or context,
       )
+      if (one := tuple(case.values())) not in given:
+        given.add(one)
+        yield case
 
 
 def _row(asked, config, topology, case) -> Any:
@@ -128,11 +138,11 @@ def _row(asked, config, topology, case) -> Any:
     f"{config.name} {topology} {made.strategy} {made.proposer} batch"
     f" {made.batch} lookahead {made.lookahead} context {made.context}"
   )
-  return rows.row(_pair(config, asked.settings.dtype), made, config.name)
+  return rows.row(_pair(config, asked.settings), made, config.name)
 
 
-def _pair(config: lab_settings.Config, dtype: str | None) -> Any:
-  """The pair that a config describes."""
+def _pair(config: lab_settings.Config, s: lab_settings.Settings) -> Any:
+  """The pair that a config describes, and what may draft for it."""
   from specjax.lab import lower
 
   c = config.settings
@@ -140,11 +150,35 @@ def _pair(config: lab_settings.Config, dtype: str | None) -> Any:
     target=_sizes(config.target),
     draft=None if config.draft is None else _sizes(config.draft),
     ngram=(c.ngram_min, c.ngram_max),
-    dtype=dtype or c.dtype,
+    draft_layers=lab_settings.draft_layers(s, config),
+    eagle=s.eagle or 1,
+    heads=s.heads,
+    vocabulary=s.vocabulary,
+    dtype=s.dtype or c.dtype,
     scan_layers=c.scan_layers,
     pad_heads=c.pad_heads,
     verifier=_verifiers()[c.verifier],
   )
+
+
+def _check_sizes(s: lab_settings.Settings, config: lab_settings.Config) -> None:
+  """Refuses choices of a proposer that the target has no room for."""
+  target = _sizes(config.target)
+  if s.vocabulary > target.vocab_size:
+    raise command.UsageError(
+      f"--vocabulary={s.vocabulary} is more than the {target.vocab_size} of"
+      f" {config.name}'s model; give fewer, or 0"
+    )
+  layers = lab_settings.draft_layers(s, config)
+  if s.draft_layers is None or layers is None:
+    return
+  count = target.layers
+  numbers = tuple(range(layers)) if isinstance(layers, int) else layers
+  if max(numbers) >= count or len(numbers) == count:
+    raise command.UsageError(
+      f"--draft_layers={s.draft_layers}: {config.name}'s model has {count}"
+      f" layers; give fewer of them, numbered 0 to {count - 1}"
+    )
 
 
 def _sizes(name: str) -> Any:

@@ -3,18 +3,28 @@
 import dataclasses
 import pathlib
 import runpy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from absl import flags
 
-from specjax.cli import command, settings, table
+from specjax.cli import command, settings, table, train_settings
 from specjax.lab import strategy as strategy_lib
 from specjax.lab import topology as topology_lib
 from specjax.models import presets
+from specjax.proposers import kinds
 
 _MOST = 2**20
 # Of `lab.drafting`, which needs jax.
-PROPOSERS = ("none", "ngram", "draft_model")
+PROPOSERS = tuple(kinds.KINDS)
+_HEADS = ("medusa", "eagle", "mtp")
+# Settings of some proposers alone.
+_ONLY = {
+  "draft_layers": ("layer_skip",),
+  "eagle": ("eagle",),
+  "heads": ("medusa", "mtp"),
+  "vocabulary": _HEADS,
+}
+MEDUSA_HEADS = 4  # where --heads is not given
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +55,15 @@ class Settings:
     None,
     "string",
     f"who drafts, of {', '.join(PROPOSERS)}, as in ngram,draft_model; the"
-    " config's",
+    " config's. Heads have the sizes that specjax-train gives them",
+  )
+  draft_layers: str | None = table.again(settings.FIELDS, "draft_layers")
+  eagle: int | None = table.again(train_settings.FIELDS, "eagle")
+  heads: int | None = table.again(train_settings.FIELDS, "heads")
+  vocabulary: int = table.setting(
+    0,
+    "integer",
+    "eagle, medusa, mtp: draft only so many of the model's ids; 0 is all",
   )
   batch: str | None = table.setting(
     None, "string", "rows at once, as in 1,8,64; the config's slots"
@@ -148,9 +166,8 @@ def parse(argv: Sequence[str]) -> Asked | None:
     return None
   values = flags.FlagValues()
   table.define(FIELDS, values)
-  s = Settings(
-    **table.read(values, argv, instead="give --config and --topology")
-  )
+  given = table.read(values, argv, instead="give --config and --topology")
+  s = Settings(**given)
   if s.config is None:
     raise command.UsageError(
       "--config is missing; give one, as configs/chinchilla_70b.py"
@@ -169,23 +186,30 @@ def parse(argv: Sequence[str]) -> Asked | None:
     )
   config = read_config("config", s.config)
   other = None if s.against is None else read_config("against", s.against)
+  table.check_filled(s, ("draft_layers",))
   proposers = table.listed(
     "proposers", s.proposers or config.settings.proposer, str
   )
   for one in filter(None, (config, other)):
     _check_proposers(s, one, proposers)
+  _check_chosen(s, given, proposers)
   c = config.settings
+  lookahead = _lookahead(s, config, proposers)
+  _check_heads(s, proposers, lookahead)
+  strategies = table.listed(
+    "strategies", s.strategies or _own(c), strategy_lib.parse
+  )
+  if s.strategies is not None:
+    _check_splits(s, strategies, proposers)
   return Asked(
     settings=s,
     config=config,
     against=other,
     topologies=table.listed("topology", s.topology, topology_lib.parse),
-    strategies=table.listed(
-      "strategies", s.strategies or _own(c), strategy_lib.parse
-    ),
+    strategies=strategies,
     proposers=proposers,
     batch=_numbers("batch", s.batch, c.slots),
-    lookahead=_lookahead(s, config, proposers),
+    lookahead=lookahead,
     context=_numbers("context", s.context, c.capacity or 2048, least=2),
     live=None if s.live is None else _live(s, c),
   )
@@ -205,6 +229,8 @@ def read_config(flag: str, path: str) -> Config:
   except command.UsageError as error:
     raise command.UsageError(f"--{flag}={path}: {error}") from None
   both = [given.model, given.draft_model]
+  if given.proposer in _HEADS:
+    both[1] = None  # The folder of a head, whose sizes the target's say.
   both[: len(named)] = named
   target, draft = both
   for name, role in ((target, "model"), (draft, "draft_model")):
@@ -270,6 +296,66 @@ def _check_proposers(
         f"{where}: {config.name} names no draft model; give it one, in PRESETS"
         " or as draft_model"
       )
+    if name == "layer_skip" and draft_layers(s, config) is None:
+      raise command.UsageError(
+        f"{where} needs --draft_layers; give how many of the first layers"
+        " draft, as 8, or which, as 0,1,5,29"
+      )
+
+
+def draft_layers(s: Settings, config: Config) -> int | tuple[int, ...] | None:
+  """How many of the first layers layer_skip drafts with, or which.
+
+  Raises:
+    UsageError: it cannot be read.
+  """
+  text = s.draft_layers or config.settings.draft_layers
+  try:
+    return None if text is None else kinds.layers(text)
+  except ValueError as error:
+    raise command.UsageError(f"--draft_layers={text}: {error}") from None
+
+
+def _check_chosen(
+  s: Settings, given: Collection[str], proposers: tuple[str, ...]
+) -> None:
+  """Refuses what no proposer heeds, or what cannot be."""
+  for name, who in _ONLY.items():
+    if name in given and not set(who) & set(proposers):
+      raise command.UsageError(
+        f"{table.named(name, getattr(s, name))} does nothing without"
+        f" {' or '.join(who)} in --proposers={','.join(proposers)}; leave it"
+        " out"
+      )
+  table.check_least(s, {"heads": 1, "vocabulary": 0})
+  if s.eagle not in (None, 1, 3):
+    raise command.UsageError(f"--eagle={s.eagle} is no EAGLE; give 1 or 3")
+
+
+def _check_heads(
+  s: Settings, proposers: tuple[str, ...], lookahead: tuple[int, ...]
+) -> None:
+  heads, most = s.heads or MEDUSA_HEADS, max(lookahead)
+  if "medusa" in proposers and most > heads:
+    raise command.UsageError(
+      f"--lookahead={s.lookahead or most}: there are {heads} Medusa heads, each"
+      f" for one draft; give at most {heads}, or --heads={most}"
+    )
+
+
+def _check_splits(
+  s: Settings,
+  strategies: tuple[strategy_lib.Strategy, ...],
+  proposers: tuple[str, ...],
+) -> None:
+  """Refuses a strategy of a draft model's own where there is none."""
+  own = [one for one in strategies if one.draft != one.target]
+  if own and "draft_model" not in proposers:
+    raise command.UsageError(
+      f"--strategies={s.strategies}: {own[0]} splits a draft model in a way of"
+      f" its own, which does nothing with --proposers={','.join(proposers)};"
+      f" give {own[0].target}"
+    )
 
 
 def _lookahead(

@@ -1,8 +1,8 @@
 """What a compiled program moves, computes and says, loops counted.
 
 From the entry down: a loop's body counts as often as it runs, a condition as
-its dearest branch, and each buffer keeps the name of the part it belongs to on
-its way through loops, copies and updates.
+its dearest branch (or each as often as it is said to), and each buffer keeps
+the name of the part it belongs to on its way through loops, copies and updates.
 """
 
 import collections
@@ -29,6 +29,8 @@ _MOVES = frozenset({
 
 # The scopes around a loop, outermost first -> how often it runs, or None.
 Trips = Callable[[tuple[str, ...]], float | None]
+# The scopes around a condition -> how often each branch runs, of 1, or None.
+Shares = Callable[[tuple[str, ...]], Sequence[float] | None]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -87,7 +89,11 @@ class _Value:
 
 
 def account(
-  program: Program, *, parts: Callable[[str], str], trips: Trips
+  program: Program,
+  *,
+  parts: Callable[[str], str],
+  trips: Trips,
+  shares: Shares = lambda scopes: None,
 ) -> Account:
   """The account of a program.
 
@@ -96,6 +102,8 @@ def account(
     parts: the name of an argument, as jit gives it ("params.target[0]"), ->
       the part it belongs to.
     trips: how often loops run whose condition does not say; see `Trips`.
+    shares: how often branches of conditions run; see `Shares`. The dearest one
+      always does, where it says None.
 
   Raises:
     ValueError: nobody says how often a loop runs; names it.
@@ -105,15 +113,15 @@ def account(
     _fill(entry.instructions[name].shape, parts(entry.instructions[name].scope))
     for name in entry.parameters
   ]
-  total, _ = _Walk(program, trips).run(entry, args, "")
+  total, _ = _Walk(program, trips, shares).run(entry, args, "")
   return total
 
 
 class _Walk:
   """Runs computations over values instead of numbers."""
 
-  def __init__(self, program: Program, trips: Trips):
-    self.program, self.trips = program, trips
+  def __init__(self, program: Program, trips: Trips, shares: Shares):
+    self.program, self.trips, self.shares = program, trips, shares
 
   def run(
     self, computation: Computation, args: Sequence, scope: str
@@ -172,7 +180,12 @@ class _Walk:
         for name, value in zip(instruction.called, values[1:], strict=True)
       ]
       dearest, value = max(branches, key=lambda branch: branch[0].cost())
-      total.add(dearest)
+      shares = self.shares(tuple(scope.split("/")))
+      if shares is None:
+        total.add(dearest)
+      else:
+        for (inside, _), share in zip(branches, shares, strict=True):
+          total.add(inside, share)
       return value
     if opcode in ("call", "async-start"):
       called = self.program.computations[instruction.called[0]]

@@ -7,14 +7,16 @@ what they take come from where an engine takes them.
 import dataclasses
 import functools
 import math
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from specjax.cache import stacks
+from specjax.cache import KVCache, is_cache, stacks
 from specjax.engine import loop, placing, programs
-from specjax.lab.drafting import PROPOSERS, Drafting
+from specjax.lab.drafting import PROPOSERS, Drafting, Walk, reads, walk
 from specjax.lab.strategy import Strategy
 from specjax.lab.topology import Topology, devices
 from specjax.models import decoder, padding
@@ -28,16 +30,14 @@ from specjax.step import StepParams
 from specjax.verifiers.base import Verifier
 from specjax.verifiers.rejection import Rejection
 
-# The name of a program's argument begins with … -> the part it belongs to.
+# How the name of a program's argument begins -> the part it belongs to.
 _PARTS = {
-  "params.target": "target_weights",
-  "params.proposer": "draft_weights",
-  **{
-    f"state.{where}cache.{of}{what}": part
-    for where, part in (("", "target_cache"), ("draft.", "draft_cache"))
-    for of in ("", "own.", "source.")
-    for what in "kv"
-  },
+  re.compile(r"params\.target"): "target_weights",
+  re.compile(r"params\.proposer"): "draft_weights",
+  re.compile(r"state\.cache\.(own\.|source\.)?[kv]"): "target_cache",
+  re.compile(
+    r"state\.draft\.caches?(\[\d+\])?\.(own\.|source\.)?[kv]"
+  ): "draft_cache",
 }
 PARTS = (
   "target_weights", "draft_weights", "target_cache", "draft_cache", "other"
@@ -46,11 +46,16 @@ PARTS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pair:
-  """A target and its draft, before anything is split.
+  """A target and what may draft for it, before anything is split.
 
   Attributes:
     target: its sizes. draft: those of its draft model, if it has one.
     ngram: the shortest and the longest match of `Ngram`.
+    draft_layers: of the target, for layer_skip: how many of the first, or
+      which, ascending.
+    eagle: 1 or 3, for EAGLE-1 or EAGLE-3.
+    heads: how many Medusa heads or modules of mtp; None for 4 and 1.
+    vocabulary: how many ids a head can draft; 0 for all.
     dtype: of weights and caches.
     scan_layers, pad_heads: as `specjax.load` takes them.
     verifier: of the drafts.
@@ -60,6 +65,10 @@ class Pair:
   target: DecoderConfig
   draft: DecoderConfig | None = None
   ngram: tuple[int, int] = (2, 4)
+  draft_layers: int | tuple[int, ...] | None = None
+  eagle: int = 1
+  heads: int | None = None
+  vocabulary: int = 0
   dtype: str = "bfloat16"
   scan_layers: bool = True
   pad_heads: bool = False
@@ -95,19 +104,24 @@ class Step:
 
   Attributes:
     lowered: jax's.
+    variant: what was chosen of the proposer; see `Drafting`.
     held: bytes of arguments a chip by part, without what layouts add.
-    ideal: bytes a chip must move at least, by part: weights as often as a
-      model passes over them, live keys and values once a pass.
+    ideal: bytes a chip must move at least, by part: weights as often as
+      passes go over them, live keys and values once a pass. What drafts read of
+      the target's counts as the target's.
     blocks: by model ("draft", "verify"), how many blocks of the cache a pass
       attends to, the mean over layers.
     drafts: how often the drafting loop runs.
+    depths: of these trips, how many take each branch of the modules' switch.
   """
 
   lowered: Any
+  variant: str
   held: dict[str, int]
   ideal: dict[str, float]
   blocks: dict[str, float]
   drafts: int
+  depths: tuple[float, ...]
 
   def trips(self, scopes: tuple[str, ...]) -> float | None:
     """How often a loop runs, by the scopes around it."""
@@ -118,11 +132,16 @@ class Step:
         return self.blocks["draft" if "draft" in scopes else "verify"]
     return None
 
+  def shares(self, scopes: tuple[str, ...]) -> Sequence[float] | None:
+    """How often each branch of a condition runs, of 1; by the scopes."""
+    is_depths = self.depths and scopes[-2:-1] == ("depths",)
+    return self.depths if is_depths else None
+
 
 def part(name: str) -> str:
   """The part that an argument of the step belongs to."""
   for begins, found in _PARTS.items():
-    if name.startswith(begins):
+    if begins.match(name):
       return found
   return "other"
 
@@ -177,16 +196,15 @@ def step(pair: Pair, case: Case) -> Step:
     top_logprobs=0,
     places=places,
   )
-  blocks = {"verify": _blocks(target, state.cache, case)}
-  if hasattr(state.draft, "cache"):
-    blocks["draft"] = _blocks(drafting.model, state.draft.cache, case)
   run = made.speculate if case.lookahead else made.plain
   return Step(
     lowered=run.lower(params, state),
+    variant=drafting.variant,
     held=_held(params, state, places),
     ideal=_ideal(target, drafting, params, state, places, case),
-    blocks=blocks,
+    blocks=_blocks(target, drafting, state, case),
     drafts=drafting.trips,
+    depths=drafting.shares,
   )
 
 
@@ -221,36 +239,53 @@ def _model(pair, config, *, who, strategy, case, mesh) -> decoder.Model:
   )
 
 
-def _seen(model: decoder.Model, cache, case: Case) -> list[int]:
+def _seen(part: Walk, cache: KVCache, placement, case: Case) -> list[int]:
   """Positions that each layer attends to, on the chip with most of them."""
-  parts = model.placement.ways(axes.CACHE_POSITIONS, "caches")
+  parts = placement.ways(axes.CACHE_POSITIONS, "caches")
   most = min(case.live, cache.capacity // parts)
-  windows = model.config.windows or (0,)
-  return [min(most, window) if window else most for window in windows]
+  return [min(most, window) if window else most for window in part.windows]
 
 
-def _blocks(model: decoder.Model, cache, case: Case) -> float:
-  """Blocks that a pass attends to, the mean over layers."""
-  windows = model.config.windows or (0,)
-  counts = [
-    # A window rarely begins where a block does.
-    math.ceil(seen / block_size("tpu")) + (0 < window <= seen < case.live)
-    for seen, window in zip(_seen(model, cache, case), windows, strict=True)
-  ]
-  return sum(counts) / len(counts)
+def _blocks(
+  target: decoder.Model, drafting: Drafting, state, case: Case
+) -> dict[str, float]:
+  """Blocks that a pass of each model attends to, the mean over layers."""
+
+  def mean(part: Walk, cache, placement) -> float:
+    seen = _seen(part, cache, placement, case)
+    counts = [
+      # A window rarely begins where a block does.
+      math.ceil(one / block_size("tpu")) + (0 < window <= one < case.live)
+      for one, window in zip(seen, part.windows, strict=True)
+    ]
+    return sum(counts) / len(counts)
+
+  whole = walk(target.config, 1)
+  found = {"verify": mean(whole, state.cache, target.placement)}
+  if drafting.shared is not None:
+    found["draft"] = mean(drafting.shared, state.cache, target.placement)
+  elif drafting.walks:
+    # Layers of several caches are alike.
+    cache, *_ = _caches(state.draft)
+    found["draft"] = mean(drafting.walks[0], cache, drafting.proposer.placement)
+  return found
+
+
+def _caches(tree: Any) -> list[KVCache]:
+  """Those in a state, or in its shardings: of a source, too."""
+  return list(filter(is_cache, jax.tree.leaves(tree, is_leaf=is_cache)))
 
 
 def _held(params, state, places) -> dict[str, int]:
   """Bytes of the arguments a chip, by part."""
   size = placing.part_bytes
+  pairs = zip(_caches(state.draft), _caches(places.state.draft), strict=True)
   held = {
     "target_weights": size(params.target, places.params.target),
     "draft_weights": size(params.proposer, places.params.proposer),
     "target_cache": _stacks(state.cache, places.state.cache),
-    "draft_cache": 0,
+    "draft_cache": sum(_stacks(*pair) for pair in pairs),
   }
-  if hasattr(state.draft, "cache"):
-    held["draft_cache"] = _stacks(state.draft.cache, places.state.draft.cache)
   caches = held["target_cache"] + held["draft_cache"]
   return held | {"other": size(state, places.state) - caches}
 
@@ -267,37 +302,44 @@ def _ideal(
   Nor does what only an encoder reads; a source is as long as what is live.
   """
 
-  def weights(model, shapes, shardings):
-    skipped = {"position.weight"}
-    if not model.config.tied:
-      skipped.add("embed.weight")
-    kept = [
-      (shape, place)
-      for path, shape, place in zip(model.paths, shapes, shardings, strict=True)
-      if path not in skipped and not decoder.is_of_source(path)
-    ]
-    return placing.part_bytes(*map(tuple, zip(*kept, strict=True)))
+  def weights(shapes, shardings, times) -> float:
+    return sum(
+      often * placing.part_bytes(shape, place)
+      for shape, place, often in zip(shapes, shardings, times, strict=True)
+    )
 
-  def live(model, cache, place):
-    parts = model.placement.ways(axes.CACHE_POSITIONS, "caches")
-    seen = _seen(model, cache, case)
-    share = sum(seen) / len(seen) / (cache.capacity // parts)
-    return _stacks(cache, place) * share
+  def live(part: Walk, cache, place, placement) -> float:
+    layers = cache.k.shape[0]
+    capacity = cache.capacity // placement.ways(axes.CACHE_POSITIONS, "caches")
+    seen = sum(_seen(part, cache, placement, case))
+    share = seen / (layers * capacity)
+    return part.passes * share * _stacks(cache, place)
 
-  found = {
-    "target_weights": weights(target, params.target, places.params.target),
-    "target_cache": live(target, state.cache, places.state.cache),
-    "draft_weights": 0.0,
-    "draft_cache": 0.0,
+  again = drafting.borrows
+  once = [
+    often + again.get(place, 0.0) for place, often in enumerate(reads(target))
+  ]
+  shared = [walk(target.config, 1)]
+  if drafting.shared is not None:
+    shared.append(drafting.shared)
+  own = zip(
+    drafting.walks,
+    _caches(state.draft),
+    _caches(places.state.draft),
+    strict=True,
+  )
+  return {
+    "target_weights": weights(params.target, places.params.target, once),
+    "target_cache": sum(
+      live(one, cache, place, target.placement)
+      for one in shared
+      for cache, place in zip(
+        _caches(state.cache), _caches(places.state.cache), strict=True
+      )
+    ),
+    "draft_weights": weights(
+      params.proposer, places.params.proposer, drafting.reads
+    ),
+    "draft_cache": sum(live(*one, drafting.proposer.placement) for one in own),
     "other": 0.0,
   }
-  if drafting.model is not None:
-    draft, passes = drafting.model, drafting.passes
-    found["draft_weights"] = passes * weights(
-      draft, params.proposer, places.params.proposer
-    )
-    if hasattr(state.draft, "cache"):
-      found["draft_cache"] = passes * live(
-        draft, state.draft.cache, places.state.draft.cache
-      )
-  return found

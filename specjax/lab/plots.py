@@ -36,7 +36,7 @@ def draw(rows: Sequence[Row], path: str | os.PathLike) -> None:
 
 def _name(row: Row) -> str:
   return (
-    f"{row.topology} {row.strategy} {row.proposer} B {row.batch}"
+    f"{row.topology} {row.strategy} {row.who} B {row.batch}"
     f" C {row.lookahead} {row.context}"
   )
 
@@ -108,7 +108,7 @@ def _trade_off(axes, rows: Sequence[Row]) -> None:
     for row in rows
   ]
   case = lambda row: (
-    row.config, row.proposer, row.batch, row.lookahead, row.context
+    row.config, row.who, row.batch, row.lookahead, row.context
   )  # fmt: skip
   for row, (x, y) in zip(rows, points, strict=True):
     axes.plot(x, y, "o", color="tab:blue", markersize=4)

@@ -32,6 +32,8 @@ class Row:
     config: whose pair it is.
     topology, strategy, proposer, batch, lookahead, context, live: see
       `lower.Case`.
+    variant: what was chosen of the proposer: EAGLE's kind, how many heads or
+      modules, which layers, how many ids; "" where there is nothing to choose.
     chips: of the slice.
     fits: whether it compiled. refused: why it cannot be split so, or None.
     usable_bytes: what a program may have of the chip's memory.
@@ -42,8 +44,8 @@ class Row:
     cache_leaves, cache_leaves_aliased: arrays of keys or values, and how many
       of them are updated in place.
     hbm_traffic_bytes: between memory and chip; traffic: by part.
-    ideal_traffic_bytes: target weights once, a draft's weights C times, live
-      caches once a pass; ideal: by part.
+    ideal_traffic_bytes: weights as often as passes go over them (the target's
+      once, a draft's C times), live caches once a pass; ideal: by part.
     held: bytes of arguments by part, without the padding of layouts.
     traffic_ms, flops_ms: what traffic and products take at the chip's
       bandwidth and peak: lower bounds.
@@ -64,6 +66,7 @@ class Row:
   live: int
   fits: bool
   usable_bytes: int
+  variant: str = ""
   refused: str | None = None
   needed_bytes: int | None = None
   short_bytes: int | None = None
@@ -86,6 +89,11 @@ class Row:
   sampling: Mapping[str, tuple[int, int]] | None = None
   cycles: int | None = None
   compile_s: float | None = None
+
+  @property
+  def who(self) -> str:
+    """The proposer and what was chosen of it."""
+    return f"{self.proposer} {self.variant}".rstrip()
 
   @property
   def bound_ms(self) -> float:
@@ -125,7 +133,7 @@ def row(pair: lower.Pair, case: lower.Case, config: str = "") -> Row:
     step = lower.step(pair, case)
   except ValueError as error:
     return Row(**common, fits=False, refused=" ".join(str(error).split()))
-  common["held"] = step.held
+  common |= dict(held=step.held, variant=step.variant)
   begin = time.perf_counter()
   try:
     with topology.uncached():
@@ -166,7 +174,9 @@ def lacks(message: str) -> tuple[int, int]:
 def _found(compiled, step: lower.Step, chip: topology.Chip) -> dict[str, Any]:
   """What a compiled step says of itself."""
   parsed = program.parse(compiled.as_text())
-  total = account_lib.account(parsed, parts=lower.part, trips=step.trips)
+  total = account_lib.account(
+    parsed, parts=lower.part, trips=step.trips, shares=step.shares
+  )
   memory = compiled.memory_analysis()
   state, caches, aliased = 0.0, [], 0
   for number, name in enumerate(parsed.entry.parameters):

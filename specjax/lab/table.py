@@ -12,8 +12,8 @@ CAVEATS = (
   " bfloat16 peak. What collectives, small operations and waiting take comes on"
   " top.",
   "Loops are counted; of a condition, its dearest branch (rows that sample,"
-  " with every filter). ideal: target weights once, a draft's weights C times,"
-  " live caches once a pass.",
+  " with every filter). ideal: weights as often as passes go over them (the"
+  " target's once, a draft's C times), live caches once a pass.",
   "talk: collectives (those of sampling apart), their number and the bytes that"
   " one chip gives or gets.",
 )
@@ -52,7 +52,7 @@ _UNITS = (
 
 def _cells(row: Row) -> tuple[str, ...]:
   begin = (
-    row.topology, row.strategy, row.proposer, str(row.batch),
+    row.topology, row.strategy, row.who, str(row.batch),
     str(row.lookahead), str(row.context), str(row.live),
   )  # fmt: skip
   if row.refused:
@@ -96,7 +96,7 @@ def _curves(rows: Sequence[Row]) -> list[tuple[str, ...]]:
   """Speed-ups of the rows whose plain row is there too."""
   found = []
   for row, plain in beside_plain(rows):
-    case = (row.topology, row.strategy, row.proposer, f"B {row.batch}",
+    case = (row.topology, row.strategy, row.who, f"B {row.batch}",
             f"C {row.lookahead}")  # fmt: skip
     ups = (f"{speed_up(plain, row, one):.2f}x" for one in ACCEPTANCES)
     found.append((*case, f"context {row.context}", *ups))
@@ -108,8 +108,8 @@ def _curves(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 def beside_plain(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
   """Rows that draft, each with its case at lookahead 0, where both fit."""
   key: Callable = lambda row: (
-    row.config, row.topology, row.strategy, row.proposer, row.batch,
-    row.context, row.live
+    row.config, row.topology, row.strategy, row.proposer, row.variant,
+    row.batch, row.context, row.live
   )  # fmt: skip
   plain = {key(row): row for row in rows if row.fits and not row.lookahead}
   return [
@@ -126,7 +126,7 @@ def against(rows: Sequence[Row], others: Sequence[Row]) -> str:
           "traffic GB", "bound ms", "collectives MB")  # fmt: skip
   lines = [head]
   for one, other in zip(rows, others, strict=True):
-    case = (one.topology, one.strategy, one.proposer, str(one.batch),
+    case = (one.topology, one.strategy, one.who, str(one.batch),
             str(one.lookahead), str(one.context))  # fmt: skip
     pairs = [
       " | ".join(_figure(row, figure) for row in (one, other))

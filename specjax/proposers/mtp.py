@@ -12,6 +12,7 @@ have it, all of drafting is that.
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -122,7 +123,8 @@ class Mtp(OnHead):
 
     def step(token, index, carry):
       which = jnp.minimum(index, depths) - 1
-      return lax.switch(which, branches, token, index, carry)
+      with jax.named_scope("depths"):  # specjax-lab knows it by that.
+        return lax.switch(which, branches, token, index, carry)
 
     hidden = tuple(state.hidden[:, d, None] for d in range(depths))
     # After a prompt of one token there is nothing to draft from yet.

@@ -94,6 +94,7 @@ def test_proposers_can_be_compared():
   [
     (("--proposers=draft_model",), "names no draft model"),
     (("--proposers=ngram,oracle",), "the lab knows none, ngram, draft_model"),
+    (("--proposers=layer_skip",), "needs --draft_layers"),
     (("--proposers=none", "--lookahead=4"), "drafts nothing; give 0"),
   ],
 )
@@ -101,6 +102,84 @@ def test_who_cannot_draft_is_refused(tmp_path, flags, says):
   config = write_config(tmp_path, proposer="ngram")
   with pytest.raises(command.UsageError, match=says):
     parse(config, "--topology=v5e:2x2", *flags)
+
+
+def pair_of(*flags):
+  """The pair that a command line asks to compile."""
+  asked = parse(PAIR, "--topology=v4:2x2x4", *flags)
+  return lab._pair(asked.config, asked.settings)
+
+
+def test_what_is_chosen_of_a_proposer_is_compiled():
+  pair = pair_of("--proposers=eagle,mtp", "--eagle=3", "--vocabulary=8000")
+  assert (pair.eagle, pair.vocabulary, pair.heads) == (3, 8000, None)
+  pair = pair_of("--proposers=medusa", "--heads=5", "--lookahead=0,5")
+  assert (pair.eagle, pair.vocabulary, pair.heads) == (1, 0, 5)
+  pair = pair_of("--proposers=layer_skip", "--draft_layers=0,1,9")
+  assert pair.draft_layers == (0, 1, 9)
+
+
+def test_the_layers_that_draft_are_the_configs_too(tmp_path):
+  config = write_config(tmp_path, proposer="layer_skip", draft_layers="2")
+  asked = parse(config, "--topology=v5e:2x2")
+  assert asked.proposers == ("layer_skip",)
+  assert lab_settings.draft_layers(asked.settings, asked.config) == 2
+
+
+def test_the_folder_of_a_configs_head_is_no_draft_model(tmp_path):
+  config = write_config(tmp_path, proposer="eagle", draft_model="some/head")
+  asked = parse(config, "--topology=v5e:2x2")
+  assert asked.proposers == ("eagle",) and asked.config.draft is None
+
+
+def test_a_strategy_of_the_drafts_own_is_for_draft_models_alone():
+  flags = (PAIR, "--topology=v4:2x2x4", "--strategies=tensor/replicated,tensor")
+  asked = parse(*flags, "--proposers=eagle,draft_model")
+  cases = [(c["proposer"], str(c["strategy"])) for c in lab._cases(asked)]
+  assert cases == [
+    ("eagle", "tensor"), ("draft_model", "tensor/replicated"),
+    ("draft_model", "tensor"),
+  ]  # fmt: skip
+  with pytest.raises(command.UsageError, match="replicated splits a draft"):
+    parse(*flags, "--proposers=eagle")
+
+
+EAGLE, MEDUSA = "--proposers=eagle", "--proposers=medusa"
+SKIP = "--proposers=layer_skip"
+
+
+@pytest.mark.parametrize(
+  "flags, says",
+  [
+    ((EAGLE, "--heads=4"), "--heads=4 does nothing without medusa or mtp"),
+    ((MEDUSA, "--eagle=3"), "--eagle=3 does nothing without eagle in"),
+    ((EAGLE, "--draft_layers=8"), "does nothing without layer_skip"),
+    ((SKIP, "--draft_layers=8", "--vocabulary=9"), "--vocabulary=9 does"),
+    (("--vocabulary=0",), "does nothing without medusa or eagle or mtp"),
+    ((EAGLE, "--eagle=2"), "is no EAGLE; give 1 or 3"),
+    ((EAGLE, "--vocabulary=-1"), "out of range; give at least 0"),
+    ((MEDUSA, "--heads=0"), "out of range; give at least 1"),
+    ((MEDUSA, "--lookahead=0,8"), "4 Medusa heads.*or --heads=8"),
+    ((SKIP, "--draft_layers=8,1"), "--draft_layers=8,1: give layers in rising"),
+    ((SKIP, "--draft_layers="), "is empty"),
+  ],
+)
+def test_what_does_nothing_for_a_proposer_is_refused(flags, says):
+  with pytest.raises(command.UsageError, match=says):
+    parse(PAIR, "--topology=v4:2x2x4", *flags)
+
+
+@pytest.mark.parametrize(
+  "flags, says",
+  [
+    ((EAGLE, "--vocabulary=32001"), "more than the 32000 of chinchilla_70b's"),
+    ((SKIP, "--draft_layers=80"), "has 80 layers; give fewer"),
+    ((SKIP, "--draft_layers=0,80"), "numbered 0 to 79"),
+  ],
+)
+def test_what_the_target_has_no_room_for_is_refused(flags, says, capsys):
+  assert lab.main(["specjax-lab", PAIR, "--topology=v4:2x2x4", *flags]) == 2
+  assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def mesh_of(name="v5e:2x2"):
   return jax.sharding.Mesh(devices, ("model",))
 
 
-def counted(run, shapes, specs, trips=None, mesh=None):
+def counted(run, shapes, specs, trips=None, mesh=None, shares=None):
   """The account of a function whose arguments are called a, b, …"""
   mesh = mesh or mesh_of()
   placed = [NamedSharding(mesh, spec) for spec in specs]
@@ -35,6 +35,7 @@ def counted(run, shapes, specs, trips=None, mesh=None):
     parsed,
     parts=lambda name: name.partition("[")[0],
     trips=lambda scopes: (trips or {}).get(scopes[-1]),
+    shares=lambda scopes: shares if "choice" in scopes else None,
   )
   return total
 
@@ -106,6 +107,31 @@ def test_a_loop_reads_as_many_blocks_as_it_is_said_to_run(live):
 def test_a_loop_that_nobody_knows_is_refused_by_name():
   with pytest.raises(ValueError, match="attention_blocks/while"):
     counted(walk, WALK, (P(),) * 3)
+
+
+def choose(which, x, one, two):
+  """Multiplies with one of two weights, or with both."""
+  with jax.named_scope("choice"):
+    return lax.switch(
+      which,
+      [
+        lambda x: product(x, one),
+        lambda x: product(x, one) + product(x, two),
+      ],
+      x,
+    )
+
+
+@pytest.mark.parametrize("shares", [None, (0.75, 0.25)])
+def test_branches_count_as_often_as_they_are_said_to_run(shares):
+  weights = shape(8 * WIDTH, 4 * WIDTH)  # no fast memory has room for it
+  shapes = (shape(dtype=jnp.int32), shape(ROWS, 4 * WIDTH), weights, weights)
+  total = counted(choose, shapes, (P(),) * 4, shares=shares)
+  size = 8 * WIDTH * 4 * WIDTH * BF16
+  # Unless they are told, it is the dearest one that runs.
+  assert total.traffic["one"] == pytest.approx(size, rel=0.02)
+  part = 1 if shares is None else shares[1]
+  assert total.traffic["two"] == pytest.approx(part * size, rel=0.02)
 
 
 def test_a_sharded_product_reads_its_part_and_adds_up_once():

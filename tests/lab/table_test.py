@@ -66,12 +66,18 @@ def test_speed_ups_stand_below_where_there_is_a_plain_row():
 
 
 @pytest.mark.parametrize(
-  "field, value", [("context", 4096), ("proposer", "ngram")]
+  "field, value",
+  [("context", 4096), ("proposer", "ngram"), ("variant", "3")],
 )
 def test_a_plain_row_of_another_case_is_none(field, value):
   other = dataclasses.replace(PLAIN, **{field: value})
   assert table.beside_plain([other, DRAFTS]) == []
   assert table.beside_plain([PLAIN, DRAFTS]) == [(DRAFTS, PLAIN)]
+
+
+def test_the_table_says_what_was_chosen_of_a_proposer():
+  row = dataclasses.replace(PLAIN, proposer="eagle", variant="3, 8000 ids")
+  assert "  eagle 3, 8000 ids  " in table.table([row])
 
 
 def test_two_configs_stand_side_by_side():
