@@ -22,7 +22,7 @@ PROMPTS = pathlib.Path(__file__).with_name("prompts.jsonl")
 HEAD = "smollm2-135m-eagle"
 # On CPU a float32 pass of 12 tokens costs 1.4 times as much as one of 3; an
 # n-gram costs nothing, and a pass of the head a tenth of a pass of the model.
-LOOKAHEAD = {"ngram": 10, "eagle": 3}
+LOOKAHEAD = {"ngram": 10, "eagle": 2}
 DEFAULTS = requests.Defaults(
   chat=True, settings={"max_new_tokens": 96}, lookahead=max(LOOKAHEAD.values())
 )
