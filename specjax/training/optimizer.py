@@ -29,7 +29,8 @@ class Options:
       tables of ids are Adam's.
     warmup: steps in which the rate rises from 0.
     final: the last rate, as a share of the highest.
-    weight_decay: of matrices alone, not of norms and biases.
+    weight_decay: of matrices alone, not of norms and biases; with Muon not of
+      tables of ids either.
     clip: the largest norm of all gradients together; 0 is no bound.
     beta1, beta2, epsilon: Adam's.
   """
