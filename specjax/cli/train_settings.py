@@ -148,7 +148,9 @@ class Settings:
     0.1, "number", "the last learning rate, as a share of the highest"
   )
   weight_decay: float = table.setting(
-    0.0, "number", "of matrices alone; with --optimizer=muon, of those that it steps"
+    0.0,
+    "number",
+    "of matrices alone; with --optimizer=muon, of those that it steps",
   )
   clip: float = table.setting(
     1.0, "number", "the largest norm of all gradients together; 0 is none"

@@ -118,6 +118,8 @@ class Corpus:
   def split(self, fraction: float, width: int) -> "tuple[Corpus, Corpus]":
     """What to train on, and what is held out: evenly spread texts.
 
+    All answers to one prompt are on one side.
+
     Args:
       fraction: of the texts that is held out; at least one is. Where texts are
         few, of pieces of `width` tokens.
@@ -137,8 +139,24 @@ class Corpus:
     places = np.unique(np.linspace(0, count - 1, held).round().astype(int))
     if held == 1:
       places = np.asarray([count // 2])
+    # Answers to one prompt are alike: what has one has seen the others.
+    prompts = [whole._prompt(text) for text in range(count)]
+    chosen, taken = set(places), {prompts[text] for text in places} - {None}
+    places = np.asarray(
+      [n for n in range(count) if n in chosen or prompts[n] in taken]
+    )
     kept = np.setdiff1d(np.arange(count), places)
+    if not len(kept):
+      raise ValueError(
+        f"{self.name}: all its texts answer one prompt, so none can be held"
+        " out; give more, or --held_out"
+      )
     return whole.take(kept), whole.take(places)
+
+  def _prompt(self, text: int) -> bytes | None:
+    """What a text answers; None where it is no answer."""
+    start, size = self.starts[text], int(self.answer[text])
+    return self.tokens[start : start + size].tobytes() if size else None
 
   def counts(self, vocab_size: int, *, prompts: bool) -> np.ndarray:
     """How often each id is a token that is to be predicted: int64 [V]."""

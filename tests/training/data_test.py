@@ -145,3 +145,19 @@ def test_frequencies_are_of_what_is_predicted():
     int(t in (*made.tokens[1:3], made.tokens[5])) for t in range(6)
   ]
   assert made.counts(6, prompts=True).sum() == 4
+
+
+def test_answers_to_one_prompt_are_held_out_together():
+  """At two temperatures a model says much the same."""
+  prompts = np.repeat(np.arange(40), 2)
+  texts = [[n, n + 1, 7, 100 + i, 7] for i, n in enumerate(prompts)]
+  made = data.Corpus(
+    tokens=np.asarray(texts, np.int32).reshape(-1),
+    starts=np.arange(81, dtype=np.int64) * 5,
+    answer=np.full((80,), 3, np.int32),
+    name="made",
+  )
+  kept, held = made.split(0.1, 8)
+  asked = lambda corpus: set(corpus.tokens.reshape(-1, 5)[:, 0].tolist())
+  assert len(held) >= 8 and len(kept) + len(held) == 80
+  assert not asked(kept) & asked(held)
