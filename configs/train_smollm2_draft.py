@@ -10,8 +10,8 @@ Hardware:  2 CPU cores, shared with another training run: 5.3 s a step, 4300 s
 Expected:  of 6098 held-out tokens, prompts among them, acceptance rises from
            0.355 after the least-squares fit to 0.548, and agreement from 0.303
            to 0.563. (Too good, as train_smollm2_eagle.py says: 0.29 of first
-           drafts are kept on demo/held_out.jsonl.) A third layer of the target's adds 0.01 to the fit, a
-           fourth less
+           drafts are kept on demo/held_out.jsonl.) A third layer of the
+           target's adds 0.01 to the fit, a fourth less
 """
 
 import ml_collections
