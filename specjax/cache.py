@@ -259,10 +259,14 @@ def is_cache(node) -> bool:
   return isinstance(node, KVCache)
 
 
+def caches(tree) -> list[KVCache]:
+  """All caches in a tree of state, or of its shardings."""
+  return list(filter(is_cache, jax.tree.leaves(tree, is_leaf=is_cache)))
+
+
 def stacks(tree) -> list[Array]:
-  """The keys and values [L, B, K, S, H] of all caches in a tree."""
-  caches = filter(is_cache, jax.tree.leaves(tree, is_leaf=is_cache))
-  return [stack for cache in caches for stack in (cache.k, cache.v)]
+  """Their keys and values [L, B, K, S, H]."""
+  return [stack for one in caches(tree) for stack in (one.k, one.v)]
 
 
 def take_row(tree, row):

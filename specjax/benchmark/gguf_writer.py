@@ -4,15 +4,13 @@ For llama.cpp, which reads nothing else. Prompts go in as ids, so the file
 carries no tokenizer.
 """
 
-import hashlib
-import json
-import os
 import pathlib
 from typing import Any
 
 import numpy as np
 import safetensors
 
+from specjax.benchmark import derived
 from specjax.checkpoints import hf
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16"}
@@ -24,23 +22,13 @@ def cached(folder: str, *, dtype: str, cache: pathlib.Path) -> pathlib.Path:
 
   Raises: as `write`.
   """
-  folder = pathlib.Path(folder).resolve()
-  stamps = [
-    (path.name, path.stat().st_size, path.stat().st_mtime_ns)
-    for path in sorted(folder.glob("*.safetensors"))
-  ]
-  text = json.dumps([str(folder), stamps, dtype])
-  name = hashlib.sha256(text.encode()).hexdigest()[:16]
-  path = cache / f"{folder.name}-{dtype}-{name}.gguf"
-  if not path.exists():
-    cache.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    try:
-      write(folder, partial, dtype=dtype)
-      partial.rename(path)  # What bears the name is whole.
-    finally:
-      partial.unlink(missing_ok=True)
-  return path
+  return derived.kept(
+    [folder],
+    lambda path: write(folder, path, dtype=dtype),
+    dtype=dtype,
+    cache=cache,
+    suffix=".gguf",
+  )
 
 
 def write(

@@ -23,8 +23,6 @@ from specjax.benchmark import (
 )
 from specjax.benchmark import plan as plan_lib
 from specjax.benchmark.answers import Sample
-from specjax.checkpoints import heads as head_files
-from specjax.checkpoints import locate
 from specjax.engine.request import Request
 
 _PEERS = {
@@ -74,7 +72,7 @@ def measure(
     )
   built = plan_lib.build(plan, rows, target.tokenizer)
   ours, drafts = _runs(plan, target, target_s, built, say)
-  groups = _peers(plan, target, built, cache, say)
+  groups = _peers(plan, target, drafts, built, cache, say)
 
   say("warming up …")
   rounds.warm_up([*ours, *(way for group in groups for way in group)], built)
@@ -186,19 +184,22 @@ def _runs(plan, target, target_s, built, say):
   return made, drafts
 
 
-def _peers(plan, target: api.Pretrained, built, cache, say) -> list[list[Any]]:
+def _peers(
+  plan, target: api.Pretrained, drafts, built, cache, say
+) -> list[list[Any]]:
   """Groups of ways to generate; of each the fastest is to run."""
   groups: list[list[Any]] = []
   stop_ids = tuple(target.tokenizer.eos_ids)
   if peers_transformers.NAME in plan.peer:
     say("loading transformers …")
-    if plan.draft_model is None:
-      say("without --draft_model, assisted generation is left out")
+    assistant = _assistant(plan, target, drafts, cache)
+    if assistant is None:
+      say("without a draft model, assisted generation is left out")
     groups += peers_transformers.load(
       target.folder,
       dtype=plan.dtype,
       stop_ids=stop_ids,
-      draft=_assistant(plan, target, cache),
+      draft=assistant,
       lookahead=plan.lookahead,
     )
   if peers_llama_cpp.NAME in plan.peer:
@@ -213,15 +214,19 @@ def _peers(plan, target: api.Pretrained, built, cache, say) -> list[list[Any]]:
   return groups
 
 
-def _assistant(plan, target: api.Pretrained, cache) -> str | None:
-  """The folder of the draft as a whole model; None where there is none."""
+def _assistant(plan, target: api.Pretrained, drafts, cache) -> str | None:
+  """The folder of --draft_model as a whole model; None where it is none."""
   if plan.draft_model is None:
     return None
-  folder = locate.find(plan.draft_model).folder
-  if not head_files.needs_target(folder):
-    return str(folder)
-  head = heads.load_head(plan.draft_model, target, kind="draft_model")
-  return str(whole_draft.cached(head, dtype=plan.dtype, cache=cache))
+  loaded = (d for d in drafts.values() if d.name == plan.draft_model)
+  draft = next(loaded, None)
+  if draft is None:  # None of our runs drafts with it.
+    draft = heads.load_draft("draft_model", plan.draft_model, target)
+  if not isinstance(draft, heads.Head):
+    return draft.folder
+  if draft.kind != "draft_model":
+    return None
+  return str(whole_draft.cached(draft, dtype=plan.dtype, cache=cache))
 
 
 def _fastest(

@@ -8,11 +8,12 @@
 Each prompt is answered at each of --temperatures, by the same engine as
 specjax-generate. DATA gets shards of rows (prompt and answer as tokens, where
 the answer begins and, with --hidden, the target's hidden states) and a manifest
-that says whose they are; specjax-train reads them. A run that was ended by
-Ctrl-C, SIGTERM or a kill goes on with --resume; a kill costs the rows of five
-seconds, which come out the same again. Exit code: 0 done (even where some
-prompts could not be answered), 1 failed or none could, 2 wrong command line,
-130 interrupted, 143 terminated.
+that says whose they are; specjax-train reads them. Prompts come in an order of
+the seed, so that what an ended run has made is a fair sample of them. A run
+that was ended by Ctrl-C, SIGTERM or a kill goes on with --resume; a kill costs
+the rows of five seconds, which come out the same again. Exit code: 0 done (even
+where some prompts could not be answered), 1 failed or none could, 2 wrong
+command line, 130 interrupted, 143 terminated.
 """
 
 import sys

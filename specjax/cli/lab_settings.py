@@ -24,7 +24,6 @@ _ONLY = {
   "heads": ("medusa", "mtp"),
   "vocabulary": _HEADS,
 }
-MEDUSA_HEADS = 4  # where --heads is not given
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -335,7 +334,7 @@ def _check_chosen(
 def _check_heads(
   s: Settings, proposers: tuple[str, ...], lookahead: tuple[int, ...]
 ) -> None:
-  heads, most = s.heads or MEDUSA_HEADS, max(lookahead)
+  heads, most = s.heads or kinds.MEDUSA_HEADS, max(lookahead)
   if "medusa" in proposers and most > heads:
     raise command.UsageError(
       f"--lookahead={s.lookahead or most}: there are {heads} Medusa heads, each"

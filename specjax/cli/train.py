@@ -65,8 +65,12 @@ def _main(argv: Sequence[str]) -> int:
     compilation_cache.enable(s.compilation_cache)
   target, placement = _target(s)
   corpus, held_out = _corpora(s, target)
-  objective = _objective(s, target, placement, corpus, weights)
   rows, looked = _rows(s, corpus), _rows(s, held_out)
+  # A run that goes on has left its beginning behind.
+  fits = s.fit and not (s.resume and trainer.has_begun(output / RUN))
+  objective = _objective(
+    s, target, placement, corpus, weights, rows if fits else None
+  )
   _claim(s, output, target, corpus)
   made = trainer.Trainer(objective, _options(s))
   _say(_summary(s, made, rows, looked))
@@ -134,6 +138,11 @@ def _corpora(s: train_settings.Settings, target: Any) -> tuple[Any, Any]:
   from specjax.training import data
 
   corpus = data.join([_corpus("data", name, target) for name in s.data])
+  if s.learn_prompts and not corpus.answer.any():
+    raise ValueError(
+      "--learn_prompts does nothing: no text of --data answers a prompt; leave"
+      " it out"
+    )
   if s.held_out is not None:
     held_out = _corpus("held_out", s.held_out, target)
     data.check_alike(corpus, held_out)
@@ -155,7 +164,7 @@ def _corpus(flag: str, name: str, target: Any) -> Any:
     raise ValueError(f"--{flag}: {error}") from None
 
 
-def _objective(s, target, placement, corpus, weights) -> Any:
+def _objective(s, target, placement, corpus, weights, fitted_to) -> Any:
   from specjax.training import objective, recipes
 
   kept = recipes.kept_ids(corpus, target, s.vocabulary, prompts=s.learn_prompts)
@@ -172,7 +181,7 @@ def _objective(s, target, placement, corpus, weights) -> Any:
       start_layer=s.start_layer,
       decay=0.8 if s.decay is None else s.decay,
       dtype=s.save_dtype,
-      fitted_to=_rows(s, corpus) if s.fit else None,
+      fitted_to=fitted_to,
     )
   law = objective.Law(
     target=target.model,
@@ -190,7 +199,7 @@ def _objective(s, target, placement, corpus, weights) -> Any:
     ends=s.ends,
     dtype=s.save_dtype,
     seed=s.seed,
-    fitted_to=_rows(s, corpus) if s.fit else None,
+    fitted_to=fitted_to,
   )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from specjax.cli import command, table
 from specjax.cli import settings as settings_lib
+from specjax.proposers import kinds
 
 OPTIMIZERS = ("adamw", "muon")
 KINDS = ("draft_model", "eagle", "medusa", "mtp")
@@ -263,7 +264,11 @@ def parse(argv: Sequence[str]) -> Settings | None:
 
 def steps_of(s: Settings) -> int:
   """How many are trained: EAGLE's own steps, Medusa's heads, or modules."""
-  default = {"eagle": 1 if _predicts_states(s) else 3, "medusa": 4}
+  default = {
+    "eagle": 1 if _predicts_states(s) else 3,
+    "medusa": kinds.MEDUSA_HEADS,
+    "mtp": kinds.MTP_MODULES,
+  }
   return s.unroll or s.heads or default.get(s.proposer, 1)
 
 
@@ -297,8 +302,8 @@ def _check(s: Settings, given: Mapping[str, Any]) -> None:
     return table.named(name, given.get(name, getattr(s, name)))
 
   table.check_needed(s, _NEEDED)
-  for name, kinds in _ONLY.items():
-    if name in given and s.proposer not in kinds:
+  for name, whose in _ONLY.items():
+    if name in given and s.proposer not in whose:
       raise command.UsageError(
         f"{named(name)} does nothing with --proposer={s.proposer}; leave it out"
       )

@@ -11,6 +11,7 @@ from specjax.models import decoder
 from specjax.models.config import DecoderConfig
 from specjax.models.heads import eagle, medusa, mtp
 from specjax.models.heads.borrowed import HeadModel
+from specjax.proposers import kinds
 from specjax.proposers.base import Proposer
 from specjax.proposers.draft_model import DraftModel
 from specjax.proposers.eagle import Eagle
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 # A model of a config, split as the case's draft is.
 Build = Callable[[DecoderConfig], decoder.Model]
-
-_MEDUSA_HEADS, _MTP_MODULES = 4, 1  # as specjax-train has them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,7 +200,7 @@ def _medusa(pair: "Pair", case: "Case", target, build: Build) -> Drafting:
   config = medusa.MedusaConfig(
     d_model=pair.target.d_model,
     vocab_size=pair.target.vocab_size,
-    heads=pair.heads or _MEDUSA_HEADS,
+    heads=pair.heads or kinds.MEDUSA_HEADS,
     shares=True,
     draft_vocab=_drafted(pair),
   )
@@ -221,7 +220,9 @@ def _medusa(pair: "Pair", case: "Case", target, build: Build) -> Drafting:
 def _mtp(pair: "Pair", case: "Case", target, build: Build) -> Drafting:
   del build
   config = mtp.small(
-    pair.target, depths=pair.heads or _MTP_MODULES, draft_vocab=_drafted(pair)
+    pair.target,
+    depths=pair.heads or kinds.MTP_MODULES,
+    draft_vocab=_drafted(pair),
   )
   model, depths = mtp.build(config, target), config.depths
   trips = _trips(case)

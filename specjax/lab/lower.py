@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax.cache import KVCache, is_cache, stacks
+from specjax.cache import KVCache, caches, stacks
 from specjax.engine import loop, placing, programs
 from specjax.lab.drafting import PROPOSERS, Drafting, Walk, reads, walk
 from specjax.lab.strategy import Strategy
@@ -266,28 +266,23 @@ def _blocks(
     found["draft"] = mean(drafting.shared, state.cache, target.placement)
   elif drafting.walks:
     # Layers of several caches are alike.
-    cache, *_ = _caches(state.draft)
+    cache, *_ = caches(state.draft)
     found["draft"] = mean(drafting.walks[0], cache, drafting.proposer.placement)
   return found
-
-
-def _caches(tree: Any) -> list[KVCache]:
-  """Those in a state, or in its shardings: of a source, too."""
-  return list(filter(is_cache, jax.tree.leaves(tree, is_leaf=is_cache)))
 
 
 def _held(params, state, places) -> dict[str, int]:
   """Bytes of the arguments a chip, by part."""
   size = placing.part_bytes
-  pairs = zip(_caches(state.draft), _caches(places.state.draft), strict=True)
+  pairs = zip(caches(state.draft), caches(places.state.draft), strict=True)
   held = {
     "target_weights": size(params.target, places.params.target),
     "draft_weights": size(params.proposer, places.params.proposer),
     "target_cache": _stacks(state.cache, places.state.cache),
     "draft_cache": sum(_stacks(*pair) for pair in pairs),
   }
-  caches = held["target_cache"] + held["draft_cache"]
-  return held | {"other": size(state, places.state) - caches}
+  both = held["target_cache"] + held["draft_cache"]
+  return held | {"other": size(state, places.state) - both}
 
 
 def _stacks(cache, place) -> int:
@@ -324,8 +319,8 @@ def _ideal(
     shared.append(drafting.shared)
   own = zip(
     drafting.walks,
-    _caches(state.draft),
-    _caches(places.state.draft),
+    caches(state.draft),
+    caches(places.state.draft),
     strict=True,
   )
   return {
@@ -334,7 +329,7 @@ def _ideal(
       live(one, cache, place, target.placement)
       for one in shared
       for cache, place in zip(
-        _caches(state.cache), _caches(places.state.cache), strict=True
+        caches(state.cache), caches(places.state.cache), strict=True
       )
     ),
     "draft_weights": weights(

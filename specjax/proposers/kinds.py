@@ -10,6 +10,8 @@ from typing import Any
 # What the config.json of ours says of itself: {"kind": …, "target": {…}}.
 PROPOSER = "specjax_proposer"
 EMBEDDINGS = "specjax_embeddings"  # "target": the draft has none of its own
+# How many heads, and modules, are made where nobody says.
+MEDUSA_HEADS, MTP_MODULES = 4, 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,22 +22,25 @@ from specjax.types import Array
 ENOUGH = 200_000  # pairs; an output has at most 2 D unknowns
 _RIDGE = 1e-4  # of the mean square of an input
 _BATCH = 8
-# Of a batch, inputs [B, T, n], outputs [B, T, m] and weights [B, T].
-Pairs = Callable[[Mapping[str, Array]], tuple[Array, Array, Array]]
+# Of arrays and a batch, inputs [B, T, n], outputs [B, T, m], weights [B, T].
+Pairs = Callable[[Any, Mapping[str, Array]], tuple[Array, Array, Array]]
 
 
-def solve(pairs: Pairs, rows: packing.Rows, *, seed: int) -> np.ndarray:
+def solve(
+  pairs: Pairs, arrays: Any, rows: packing.Rows, *, seed: int
+) -> np.ndarray:
   """The weight [m, n] that gives outputs of inputs, in float32.
 
   Args:
     pairs: what is regressed on what.
+    arrays: its first argument: what it reads beside a batch.
     rows: of which as many are read as `ENOUGH` asks for, drawn by the seed.
     seed: see `rows`.
   """
 
   @jax.jit
-  def sums(batch):
-    x, y, weight = pairs(batch)
+  def sums(arrays, batch):
+    x, y, weight = pairs(arrays, batch)
     x = x.astype(jnp.float32) * weight[..., None]
     x, y = (each.reshape(-1, each.shape[-1]) for each in (x, y))
     return x.T @ x, x.T @ y.astype(jnp.float32), jnp.sum(weight)
@@ -48,7 +51,7 @@ def solve(pairs: Pairs, rows: packing.Rows, *, seed: int) -> np.ndarray:
     some = [rows[index] for index in order[start : start + _BATCH]]
     batch = {name: np.stack([row[name] for row in some]) for name in some[0]}
     # In float32, sums of all batches would lose what is small.
-    found = [np.asarray(x, np.float64) for x in sums(batch)]
+    found = [np.asarray(x, np.float64) for x in sums(arrays, batch)]
     total = [a + b for a, b in zip(total, found, strict=True)]
     if total[2] >= ENOUGH:
       break
@@ -57,17 +60,16 @@ def solve(pairs: Pairs, rows: packing.Rows, *, seed: int) -> np.ndarray:
   return np.linalg.solve(inputs + ridge, both).T.astype(np.float32)
 
 
-def of_eagle(model: EagleModel, law: Law, frozen: Any) -> Pairs:
+def of_eagle(model: EagleModel, law: Law) -> Pairs:
   """What EAGLE-1 reads of a batch, and the state that comes.
 
   Args:
     model: an EAGLE-1 head.
-    law: the target's.
-    frozen: see `Law.frozen`.
+    law: the target's, of whose `frozen` arrays are pairs made.
   """
   assert not model.config.fuses, "EAGLE-3 predicts no states"
 
-  def pairs(batch):
+  def pairs(frozen, batch):
     positions = batch["positions"]
     states = law.states(frozen, batch)[:, :, -1:]
     normed = model.fuse((), frozen["target"], states)
@@ -81,19 +83,20 @@ def of_eagle(model: EagleModel, law: Law, frozen: Any) -> Pairs:
   return pairs
 
 
-def of_draft(read: Callable[..., Array], law: Law, frozen: Any) -> Pairs:
+def of_draft(read: Callable[..., Array], law: Law) -> Pairs:
   """What a draft's head reads of a batch, and what the target's reads.
 
   Args:
-    read: a batch's states of the draft, normed [B, T, D].
+    read: (params, frozen, batch) to the draft's states, normed [B, T, D]; pairs
+      are made of its first two arguments.
     law: the target's.
-    frozen: see `Law.frozen`.
   """
 
-  def pairs(batch):
+  def pairs(arrays, batch):
+    params, frozen = arrays
     own = law.target.merge(frozen["target"])
     coming = own.norm(law.states(frozen, batch)[:, :, -1])
     _, later = ahead(batch["tokens"], batch["positions"], 1)
-    return read(batch), coming, later
+    return read(params, frozen, batch), coming, later
 
   return pairs

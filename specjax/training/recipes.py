@@ -1,7 +1,6 @@
 """Objectives of a target, each from the few choices that its kind leaves."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -130,9 +129,10 @@ def draft(
   if fitted_to is None:
     return made
   first = made.init(seed)
-  read = functools.partial(made.read, first, made.frozen)
-  pairs = fitting.of_draft(read, law, made.frozen)
-  first["head.weight"] @= fitting.solve(pairs, fitted_to, seed=seed)
+  pairs = fitting.of_draft(made.read, law)
+  first["head.weight"] @= fitting.solve(
+    pairs, (first, made.frozen), fitted_to, seed=seed
+  )
   return dataclasses.replace(made, first=first)
 
 
@@ -195,8 +195,13 @@ def head(
   if layers[-1] != own.layers:
     layers = (*layers, own.layers)
   law = Law(target=target.model, kept=kept, layers=layers, stored=stored)
+  frozen = law.frozen(target.params)
   if kind == "eagle":
-    first = starts.eagle(model, target, law, seed, start_layer, fitted_to)
+    product = None
+    if fitted_to is not None:
+      pairs = fitting.of_eagle(model, law)
+      product = fitting.solve(pairs, frozen, fitted_to, seed=seed)
+    first = starts.eagle(model, target, law, seed, start_layer, product)
   elif kind == "mtp":
     first = starts.mtp(model, target, law, seed, start_layer)
   else:
@@ -212,7 +217,7 @@ def head(
     decay=decay,
     target=target,
     first=[shards.gathered(value) for value in first],
-    frozen=law.frozen(target.params) | {"extras": extras},
+    frozen=frozen | {"extras": extras},
     dtype=dtype,
     scales=starts.scales(model, target) if kind == "eagle" else {},
   )

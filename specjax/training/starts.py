@@ -17,7 +17,6 @@ from specjax.checkpoints import shards
 from specjax.models.heads.eagle import EagleModel
 from specjax.models.heads.mtp import MtpModel
 from specjax.pretrained import Pretrained
-from specjax.training import fitting, packing
 from specjax.training.objective import Law
 
 Params = dict[str, np.ndarray]
@@ -30,7 +29,7 @@ def eagle(
   law: Law,
   seed: int,
   layer: int | None,
-  rows: packing.Rows | None = None,
+  product: np.ndarray | None = None,
 ) -> list[np.ndarray]:
   """An EAGLE head's parameters at the beginning.
 
@@ -40,7 +39,8 @@ def eagle(
     law: with the kept ids.
     seed: of what is random.
     layer: of the target, for EAGLE-3; None for a random layer.
-    rows: that EAGLE-1's first product is fitted to, or None.
+    product: EAGLE-1's first [D, 2 D], of `fitting`; None for one that passes
+      the state on.
 
   Returns:
     In the order of `model.head.paths`, float32.
@@ -54,9 +54,8 @@ def eagle(
   found["fc.weight"] = _passing(found["fc.weight"], -width)
   if not model.config.fuses:
     assert layer is None, "EAGLE-1 begins as no layer of the target"
-    if rows is not None:
-      pairs = fitting.of_eagle(model, law, law.frozen(target.params))
-      found["fc.weight"] = fitting.solve(pairs, rows, seed=seed)
+    if product is not None:
+      found["fc.weight"] = product
     usual = scales(model, target)
     for path in found.keys() & usual.keys() - {"fc.weight"}:
       found[path] *= usual[path]

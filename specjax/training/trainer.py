@@ -269,6 +269,15 @@ def _figures(trainer, state, batches) -> dict[str, float]:
   return {f"held_out_{name}": x for name, x in means(total).items()}
 
 
+def has_begun(folder: str | os.PathLike) -> bool:
+  """Whether a run in this folder has a checkpoint to go on from."""
+  folder = pathlib.Path(folder) / CHECKPOINTS
+  if not folder.is_dir():
+    return False
+  with checkpoint.Checkpoints(folder) as kept:
+    return kept.latest is not None
+
+
 class _Log:
   """Rows of JSON; those after the step that a run begins at are dropped."""
 

@@ -11,13 +11,15 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from specjax.cli import train, train_settings
-from specjax.training import trainer
+from specjax.training import fitting, trainer
 from tests.training import made
 
 TEXT = "The sun rises in the east and sets in the west, day after day.\n" * 40
+FITTED = np.eye(made.WIDTH, dtype=np.float32)
 SMALL = ("--steps=4", "--batch=2", "--length=32", "--log_every=1")
 
 
@@ -170,6 +172,28 @@ def test_what_cannot_be_made_leaves_nothing_behind(
   line = capsys.readouterr().err.splitlines()[-1]
   assert line.startswith("specjax-train: error: ") and words in line
   assert not output.exists()
+
+
+def test_a_run_that_goes_on_fits_nothing_anew(tmp_path, data, monkeypatch):
+  fits = []
+  monkeypatch.setattr(
+    fitting, "solve", lambda *_, **__: fits.append(1) or FITTED
+  )
+  how = flags(data, tmp_path / "draft", "--layers=0", "--ends=head", "--fit")
+  assert run(*how) == 0 and len(fits) == 1
+  assert run(*how, "--resume") == 0 and len(fits) == 1
+  assert run(*how, "--overwrite") == 0 and len(fits) == 2
+  # There is nothing to go on from: it begins.
+  shutil.rmtree(tmp_path / "draft" / train.RUN / trainer.CHECKPOINTS)
+  assert run(*how, "--resume") == 0 and len(fits) == 3
+
+
+def test_prompts_that_are_not_there_are_not_learned(tmp_path, data, capsys):
+  how = flags(data, tmp_path / "draft", "--layers=0", "--learn_prompts")
+  assert run(*how) == 1
+  line = capsys.readouterr().err.splitlines()[-1]
+  assert "--learn_prompts does nothing: no text of --data answers" in line
+  assert not (tmp_path / "draft").exists()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path, data, capsys):

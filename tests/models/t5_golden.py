@@ -9,32 +9,18 @@ import numpy as np
 
 from specjax.checkpoints import hf
 from specjax.models import decoder
-from tests.models.golden import GOLDENS
+from tests.models import golden
 
 NAMES = ("t5", "t5_v1_1", "mt5", "byt5")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Golden:
-  """A tiny model, loaded, with what transformers computed from it."""
+class Golden(golden.Golden):
+  """A tiny model with an encoder, loaded, with what transformers computed."""
 
-  model: decoder.Model
-  params: tuple
-  tokens: np.ndarray
   source: np.ndarray
   size: np.ndarray
-  logits: np.ndarray
-  hidden: np.ndarray
   encoded: np.ndarray
-  bfloat16_error: np.ndarray  # PyTorch's own: mean, greatest
-
-  @functools.cached_property
-  def run(self):
-    """The jitted forward pass: (tokens, cache) -> Output."""
-    apply = jax.jit(self.model, static_argnums=3)
-    return lambda tokens, cache, features=(): apply(
-      self.params, jnp.asarray(tokens, jnp.int32), cache, features
-    )
 
   @functools.cached_property
   def encode(self):
@@ -62,7 +48,7 @@ class Golden:
 
 @functools.cache
 def load(name, *, scan_layers=False, dtype=jnp.float32) -> Golden:
-  folder = GOLDENS / name
+  folder = golden.GOLDENS / name
   config = hf.read_decoder_config(folder)
   model = decoder.build(config, dtype=dtype, scan_layers=scan_layers)
   params = hf.load_params(folder, model)

@@ -69,6 +69,26 @@ def placement(mesh: str | None, strategy="tensor", caches=None):
   return Placement(made, rules.find(strategy, caches))
 
 
+def check_alike(compute, *, atol: float) -> None:
+  """Asserts that one array comes of a placement, or None, however it splits.
+
+  Args:
+    compute: placement -> array.
+    atol: how far apart they may be.
+  """
+  import numpy as np
+
+  expected = compute(None)
+  for mesh, strategy, split_by in (
+    ("data:2,model:2", "fsdp", None),
+    ("data:8", "replicated", None),
+    ("data:2,model:4", "tensor2d", "rows"),
+    ("model:2", "tensor", "sequence"),
+  ):
+    got = compute(placement(mesh, strategy, split_by))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=atol)
+
+
 def model(name: str, place, layers: int | None = None, **options):
   """A preset, with fewer layers if asked."""
   from specjax.models import decoder, presets

@@ -161,3 +161,14 @@ def test_answers_to_one_prompt_are_held_out_together():
   asked = lambda corpus: set(corpus.tokens.reshape(-1, 5)[:, 0].tolist())
   assert len(held) >= 8 and len(kept) + len(held) == 80
   assert not asked(kept) & asked(held)
+
+
+def test_answers_to_one_prompt_alone_cannot_be_split():
+  made = data.Corpus(
+    tokens=np.tile(np.asarray([1, 2, 3, 4, 5], np.int32), 60),
+    starts=np.arange(61, dtype=np.int64) * 5,
+    answer=np.full((60,), 3, np.int32),
+    name="made",
+  )
+  with pytest.raises(ValueError, match="all its texts answer one prompt"):
+    made.split(0.1, 8)

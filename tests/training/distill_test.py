@@ -347,6 +347,17 @@ def test_prompts_are_drawn_by_the_seed_in_their_order():
   assert prompt_sources.drawn(rows, None, 3) == rows
 
 
+def test_rows_come_in_an_order_of_the_seed():
+  rows = [row("a", str(number)) for number in range(40)]
+  found = prompt_sources.shuffled(rows, 3)
+  assert found == prompt_sources.shuffled(rows, 3) != rows
+  assert found != prompt_sources.shuffled(rows, 4)
+  by_id = lambda one: int(one.id)
+  assert sorted(found, key=by_id) == rows
+  # What an ended run has made is a sample of the whole.
+  assert 5 <= sum(int(one.id) < 20 for one in found[:20]) <= 15
+
+
 def test_a_recorder_keeps_states_as_bfloat16():
   state = Recorder(features=(1, 2, 3), width=8).init(2, 10)
   assert state.k.shape == (1, 2, 3, 128, 8) and state.v.size == 0
