@@ -112,6 +112,11 @@ def test_a_process_told_that_it_is_alone_joins_nobody():
   assert not hosts.initialize().is_many  # JAX_PLATFORMS=cpu
 
 
+_TPU_NAMES = (
+  "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES", "MEGASCALE_NUM_SLICES",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
   "environment, pod",
   [
@@ -125,6 +130,9 @@ def test_a_process_told_that_it_is_alone_joins_nobody():
 )
 def test_a_machine_with_tpus_may_be_in_a_pod(monkeypatch, environment, pod):
   monkeypatch.delenv("JAX_PLATFORMS")
+  # Libtpu sets some of them, where a test of the lab has used it.
+  for name in _TPU_NAMES:
+    monkeypatch.delenv(name, raising=False)
   for name, value in environment.items():
     monkeypatch.setenv(name, value)
   monkeypatch.setattr(hosts.glob, "glob", lambda pattern: [])
