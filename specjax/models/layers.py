@@ -21,6 +21,7 @@ from specjax.cache import KVCache
 from specjax.models import placed
 from specjax.models.attend import attend, attend_block
 from specjax.models.config import DecoderConfig, LinearScaling, RopeScaling
+from specjax.models.gated import ACTIVATIONS, gated
 from specjax.models.product import products
 from specjax.models.relative import Biases
 from specjax.sharding import axes
@@ -119,8 +120,8 @@ class Linear(nnx.Module):
     """Runs it; see the class."""
     return together(x, self)[0]
 
-  def _matrix(self) -> Array:
-    """The weight [out..., in], in where it is used."""
+  def matrix(self) -> Array:
+    """The weight [out..., in], where it is used."""
     weight = self.weight[...]
     if self.placement is not None:
       weight = self.placement.constrain(weight, self.names)
@@ -139,7 +140,7 @@ def together(x: Array, *linears: Linear) -> list[Array]:
   """What each of several Linears makes of x: one kernel's call on a CPU."""
   first = linears[0]
   x = x.reshape(*x.shape[: x.ndim - first.fold], -1)
-  weights = [linear._matrix() for linear in linears]
+  weights = [linear.matrix() for linear in linears]
   if first.placement is None:
     outs = products(x, *weights)
   else:
@@ -249,14 +250,6 @@ class Attention(nnx.Module):
     return q, k, v
 
 
-_ACTIVATIONS = {
-  "silu": jax.nn.silu,
-  "relu": jax.nn.relu,
-  # Rounded once, at the end, as PyTorch does.
-  "gelu_tanh": lambda x: jax.nn.gelu(x.astype(jnp.float32)).astype(x.dtype),
-}
-
-
 class MLP(nnx.Module):
   """down(act(up(x))), or gated (Shazeer 2020) down(act(gate(x)) * up(x))."""
 
@@ -271,7 +264,8 @@ class MLP(nnx.Module):
     wide_axes = (axes.MLP, axes.EMBED)
     how = (dtype, stack, placement)
     biased = dict(bias=config.mlp_bias)
-    self.activate = _ACTIVATIONS[config.activation]
+    self.activation = config.activation
+    self.placement = placement
     self.gated = config.gated
     if config.gated:
       self.gate = Linear(wide, wide_axes, *how, **biased)
@@ -280,10 +274,14 @@ class MLP(nnx.Module):
 
   def __call__(self, x: Array) -> Array:
     """Runs it; see the class."""
+    activate = ACTIVATIONS[self.activation]
     if not self.gated:
-      return self.down(self.activate(self.up(x)))
+      return self.down(activate(self.up(x)))
+    if self.placement is None and self.up.bias is None:
+      weights = (self.gate.matrix(), self.up.matrix())
+      return self.down(gated(x, *weights, self.activation))
     gate, up = together(x, self.gate, self.up)
-    return self.down(self.activate(gate) * up)
+    return self.down(activate(gate) * up)
 
 
 class CrossAttention(Attention):
