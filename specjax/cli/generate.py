@@ -53,6 +53,9 @@ def _main(argv: Sequence[str]) -> int:
     streams.say(settings_lib.help_text(__doc__))
     return 0
   checks.check(given)
+  checks.check_draft(
+    checks.named(given, "draft_model"), given.settings.draft_model
+  )
   if given.settings.profile_dir is not None:
     profiling.check(given.settings.profile_dir)
   with processes.joined(given.settings, PROGRAM) as group:

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from specjax.cli import generate
+from specjax import shipped
+from specjax.cli import checks, generate
 
 
 def run(*flags):
@@ -179,6 +180,36 @@ def test_an_error_is_one_line_on_stderr(api, capsys, flags, code, words):
   assert line.startswith("specjax-generate: error: ")
   assert words in line
   assert "Traceback" not in err
+
+
+SHIPPED = ", ".join(shipped.names())
+
+
+@pytest.mark.parametrize(
+  "name, words",
+  [
+    (
+      "smollm2-135m-eagel",
+      f"nor one of {SHIPPED} (did you mean smollm2-135m-eagle?);"
+      " name one of those, or a folder",
+    ),
+    ("./absent/draft", f"nor one of {SHIPPED}; name one of those, or a folder"),
+    (__file__, "is a file; give the folder that holds config.json"),
+  ],
+)
+def test_a_draft_that_nothing_is_called_is_refused_before_loading(
+  capsys, name, words
+):
+  flags = ("--model=m", "--prompt=p", "--proposer=eagle")
+  assert run(*flags, f"--draft_model={name}") == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  start = f"specjax-generate: error: --draft_model={name}: model {name!r}"
+  assert line.startswith(start) and words in line
+
+
+def test_a_draft_that_may_be_elsewhere_is_looked_for():
+  for name in (*shipped.names(), "org/draft", "gs://bucket/draft", ".", None):
+    checks.check_draft("--draft_model", name)
 
 
 def test_rule_28_a_filter_no_row_heeds_is_refused_before_loading(
