@@ -23,6 +23,16 @@ def test_a_prompt_is_answered_on_stdout_and_the_rest_is_on_stderr(api, capsys):
   assert err.splitlines()[3].startswith("m: loaded in ")
 
 
+def test_rule_16_a_prompt_that_cannot_run_is_refused_before_compiling(
+  api, capsys
+):
+  assert run("--model=m", "--prompt=refused") == 1
+  loading, error = capsys.readouterr().err.splitlines()
+  assert loading == "loading m …"
+  assert error == "specjax-generate: error: prompt is too long"
+  assert not api.engine.requests
+
+
 def test_stream_prints_the_same(api, capsys):
   assert run("--model=m", "--prompt=abc", "--stream") == 0
   assert capsys.readouterr().out == "cba\n"
