@@ -77,9 +77,11 @@ def test_the_prompt_is_the_source_and_every_proposer_says_the_same(
 
 def test_prompt_and_output_each_have_the_capacity(target, folders):
   engine = made(target, folders)
-  full, over = engine.generate(
-    [[5] * CAPACITY, [5] * (CAPACITY + 1)], max_new_tokens=1000
-  )
+  full, over = ([5] * CAPACITY, [5] * (CAPACITY + 1))
+  assert engine.refusal(specjax.Request(prompt=tuple(full))) is None
+  why = engine.refusal(specjax.Request(prompt=tuple(over)))
+  full, over = engine.generate([full, over], max_new_tokens=1000)
+  assert over.error == why
   assert full.finish_reason == "length"
   assert len(full.token_ids) == CAPACITY - 1
   assert f"prompt has {CAPACITY + 1} tokens" in over.error

@@ -138,10 +138,12 @@ def _corpora(s: train_settings.Settings, target: Any) -> tuple[Any, Any]:
   from specjax.training import data
 
   corpus = data.join([_corpus("data", name, target) for name in s.data])
-  if s.learn_prompts and not corpus.answer.any():
-    raise ValueError(
-      "--learn_prompts does nothing: no text of --data answers a prompt; leave"
-      " it out"
+  # The first token of a text is never predicted, of a prompt or not.
+  if s.learn_prompts and not (corpus.answer > 1).any():
+    given = " ".join(f"--data={name}" for name in s.data)
+    raise command.UsageError(
+      f"--learn_prompts does nothing with {given}: no text there answers a"
+      " prompt, so all of it is learned anyway; leave it out"
     )
   if s.held_out is not None:
     held_out = _corpus("held_out", s.held_out, target)

@@ -90,16 +90,20 @@ class Draft:
     return {name: np.asarray(found[name]) for name in self.axes}
 
   def _drawn(self, seed: int) -> dict[str, np.ndarray]:
-    """Random parameters, in float32."""
-    whole = dataclasses.replace(self.model, placement=None)
-    float32 = [
-      jax.ShapeDtypeStruct(spec.shape, jnp.float32) for spec in whole.shapes
-    ]
-    drawn = dataclasses.replace(whole, shapes=tuple(float32)).init(seed)
-    found = dict(zip(whole.paths, drawn, strict=True))
-    if self.own_head:
-      del found[_HEAD]
-    return {name: np.asarray(value) for name, value in found.items()}
+    """Random parameters, in float32; none of what begins as the target's."""
+    shapes = {
+      path: jax.ShapeDtypeStruct(spec.shape, jnp.float32)
+      for path, spec in zip(self.model.paths, self.model.shapes, strict=True)
+      if not (self.thin and path in (_EMBED, _HEAD))
+    }
+    drawing = dataclasses.replace(
+      self.model,
+      placement=None,
+      paths=tuple(shapes),
+      shapes=tuple(shapes.values()),
+    )
+    values = drawing.init(seed)
+    return dict(zip(shapes, map(np.asarray, values), strict=True))
 
   def read(
     self, params: dict[str, Array], frozen: Any, batch: dict[str, Array]

@@ -162,11 +162,6 @@ def check(row, caches):
 
 
 @needs_compiler
-def test_a_heads_step_is_in_place():
-  check(of("medusa"), 2)
-
-
-@needs_compiler
 def test_a_prefixs_step_is_in_place_in_the_targets_cache():
   row = of("layer_skip", draft_layers=2)
   check(row, 2)
@@ -186,6 +181,7 @@ def test_a_prefixs_step_is_in_place_in_the_targets_cache():
     ("eagle", 4, {}),
     ("eagle", 4, dict(eagle=3)),
     ("eagle", 4, dict(eagle=3, vocabulary=1024)),
+    ("medusa", 2, {}),
     ("medusa", 2, dict(vocabulary=1024)),
     ("mtp", 4, {}),
     ("mtp", 8, dict(heads=3)),
