@@ -4,6 +4,9 @@
   specjax-train --config=configs/train_smollm2_eagle.py --output=HEAD
   specjax-generate --model=TARGET --proposer=draft_model --draft_model=DRAFT …
 
+An encoder-decoder learns pairs of prompt and answer, and its own begin too:
+--size and --loss=next_token need nothing of TARGET but its sizes and tokenizer.
+
 The best data are the target's own answers, with its states
 (specjax-distill-data --hidden); without states the target reads along, one more
 pass of it for every batch. OUTPUT becomes the folder that
@@ -153,7 +156,9 @@ def _corpora(s: train_settings.Settings, target: Any) -> tuple[Any, Any]:
   """What to train on and what is held out."""
   from specjax.training import data
 
-  corpus = data.join([_corpus("data", name, target, s.length) for name in s.data])
+  corpus = data.join(
+    [_corpus("data", name, target, s.length) for name in s.data]
+  )
   if s.learn_prompts and not corpus.answer.any():
     raise ValueError(
       "--learn_prompts does nothing: no text of --data answers a prompt; leave"
@@ -290,7 +295,7 @@ def _summary(s, made, rows, looked) -> str:
     f" {s.steps} steps of {s.batch * s.accumulate} rows"
   )
   law = made.objective.law
-  if not law.is_stored:
+  if not law.is_stored and {"kl", "tv"} & set(made.objective.weights):
     lacks = ",".join(map(str, sorted(set(law.layers) - set(law.stored))))
     text += (
       f"; the data have no states after layers {lacks}, so the target reads"

@@ -125,10 +125,11 @@ class Pairs:
 
   A row has, all [T] unless said otherwise:
     source: int32, sources one behind the other; source_text: int32, which of
-    the row's pairs each is of, from 1 on, and 0 for padding; tokens: int32, what
-    the decoder reads: of each pair its start token and the output without its
-    last; text: int32, of which pair each is; positions: int32, in each output;
-    next: int32, the output's token that comes; weight: float32, 1 where one does.
+    the row's pairs each is of, from 1 on, and 0 for padding; tokens: int32,
+    what the decoder reads: of each pair its start token and the output without
+    its last; text: int32, of which pair each is; positions: int32, in each
+    output; next: int32, the output's token that comes; weight: float32, 1 where
+    one does.
   """
 
   def __init__(self, corpus: Corpus, width: int, *, start: int):
@@ -191,7 +192,9 @@ class Pairs:
 class Batches:
   """Batch number n of a training run, for any n; the next is made ahead."""
 
-  def __init__(self, rows: Rows | Pairs, *, batch: int, accumulate: int, seed: int):
+  def __init__(
+    self, rows: Rows | Pairs, *, batch: int, accumulate: int, seed: int
+  ):
     """Orders rows.
 
     Args:

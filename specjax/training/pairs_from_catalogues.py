@@ -95,7 +95,7 @@ def read(path: pathlib.Path, package: str, limits: Limits) -> Iterator[Pair]:
     import polib
   except ImportError:
     raise ImportError(
-      f"{path}: reading catalogues needs polib: pip install polib"
+      f"{path}: reading catalogues needs polib: pip install 'specjax[pairs]'"
     ) from None
   opened = polib.mofile if path.suffix == ".mo" else polib.pofile
   try:
@@ -202,7 +202,9 @@ class _Like:
 
   def has(self, text: str) -> bool:
     words = _words(text)
-    shared = collections.Counter(n for w in words for n in self._with.get(w, ()))
+    shared = collections.Counter(
+      n for w in words for n in self._with.get(w, ())
+    )
     return any(
       count >= _ALIKE * len(words | self._texts[n])
       for n, count in shared.items()
@@ -211,9 +213,7 @@ class _Like:
 
 def _words(text: str) -> frozenset[str]:
   """Words of a text; all numbers are one word."""
-  return frozenset(
-    re.sub(r"\d+", "0", prompt_sources.normalised(text)).split()
-  )
+  return frozenset(re.sub(r"\d+", "0", prompt_sources.normalised(text)).split())
 
 
 def _hash(key: str) -> bytes:

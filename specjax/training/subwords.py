@@ -16,8 +16,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
-from tokenizers import processors, trainers
+from tokenizers import (
+  decoders,
+  models,
+  normalizers,
+  pre_tokenizers,
+  processors,
+  trainers,
+)
 
 PAD, EOS, UNK = "<pad>", "</s>", "<unk>"
 

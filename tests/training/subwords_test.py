@@ -5,7 +5,7 @@ import json
 from specjax.text import Tokenizer
 from specjax.training import subwords
 
-WORDS = "das Haus die Maus der Hase eine Reise keine Eile weit und breit".split()
+WORDS = "das Haus die Maus der Hase eine Reise keine Eile weit und fern".split()
 
 
 def test_a_folder_is_made_that_a_model_can_have(tmp_path, capsys):
