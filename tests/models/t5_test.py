@@ -170,6 +170,7 @@ def test_whole_outputs_beside_what_was_read_need_no_cache(name, scan_layers):
 
   out = run(golden.params, jnp.asarray(golden.source))
   close(out.logits, golden.logits)
-  close(out.features[:, :, 0], golden.hidden)
+  if golden.model.config.layers > 1:  # Theirs is normed after the last one.
+    close(out.features[:, :, 0], golden.hidden)
   with pytest.raises(ValueError, match="give what `read` makes of it"):
     golden.model(golden.params, golden.tokens, None)

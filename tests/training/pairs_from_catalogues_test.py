@@ -104,7 +104,7 @@ def test_what_is_like_a_held_out_sentence_is_not_trained_on():
 def test_the_command_writes_files_once(tmp_path, capsys):
   numbers = "one two three four five six seven eight nine ten".split()
   entries = [
-    entry(f"Use {n} {n}ish thing of {n}", f"{n} Sachen {n} benutzen {n}n")
+    entry(f"Use {n} {n}ish thing of {n}", f"Alle {n} {n}en {n}n")
     for n in numbers
   ]
   save(tmp_path / "debs", "some", entries)
