@@ -254,6 +254,36 @@ class SourceCache:
     return dataclasses.replace(self, own=self.own.at(length))
 
 
+@struct
+class Encoded:
+  """A source as its encoder leaves it, in a cache's place: for whole outputs.
+
+  What training reads an output with: nothing is kept for a token that comes
+  later. Several sources may stand in a row, one behind the other.
+
+  Attributes:
+    states: [B, S, D].
+    text: int32 [B, S], which of the row's texts a token of the source belongs
+      to: 1, 2, …, and 0 for padding.
+    asking: int32 [B, T], the same of the output's tokens: each sees the source
+      of its own text alone.
+  """
+
+  states: Array
+  text: Array
+  asking: Array
+
+  @property
+  def own(self) -> None:
+    """The output's cache: there is none."""
+    return None
+
+  @property
+  def source(self) -> "Encoded":
+    """What a layer's attention over the source reads: this."""
+    return self
+
+
 def is_cache(node) -> bool:
   """Whether a node of a state tree is a KVCache."""
   return isinstance(node, KVCache)

@@ -17,9 +17,9 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from specjax.cache import KVCache
+from specjax.cache import Encoded, KVCache
 from specjax.models import placed
-from specjax.models.attend import attend, attend_block
+from specjax.models.attend import attend, attend_across, attend_block
 from specjax.models.config import DecoderConfig, LinearScaling, RopeScaling
 from specjax.models.gated import ACTIVATIONS, gated
 from specjax.models.product import products
@@ -294,9 +294,18 @@ class CrossAttention(Attention):
       return k, v
     return tuple(self.placement.constrain(x, placed.KEYS) for x in (k, v))
 
-  def __call__(self, x: Array, source: KVCache, layer) -> Array:
+  def __call__(self, x: Array, source: KVCache | Encoded, layer) -> Array:
     """What x [B, T, D] finds in the source."""
     q, scale = self.q(x), self.config.attention_scale
+    if isinstance(source, Encoded):
+      k, v = self.keys(source.states)
+      if self.placement is not None:
+        q = self.placement.constrain(q, placed.QUERIES)
+      how = dict(asking=source.asking, text=source.text, scale=scale)
+      mixed = attend_across(q, k, v, **how)
+      if self.placement is not None:
+        mixed = self.placement.constrain(mixed, placed.QUERIES)
+      return self.o(mixed)
     last = jnp.maximum(source.length - 1, 0)  # Of rows that rest it is 0.
     last = jnp.broadcast_to(last[:, None], x.shape[:2])
     if self.placement is None:
@@ -339,7 +348,8 @@ class DecoderLayer(nnx.Module):
     Args:
       x: [B, T, D].
       cache: with room for the block at its length; None where the block is a
-        whole text. A `SourceCache` beside an encoder.
+        whole text. Beside an encoder a `SourceCache`, or `Encoded` for whole
+        texts.
       layer: this layer's index in the cache, static or traced.
       positions: int32 [B, T], absolute; without a cache, in the text that the
         token belongs to, see `attend_block`.
@@ -361,7 +371,10 @@ class DecoderLayer(nnx.Module):
     x = x + mixed
     if self.reads_source:
       x = x + self.cross(self.cross_norm(x), both.source, layer)
-      cache = dataclasses.replace(both, own=cache)
+      if cache is None:
+        cache = both
+      else:
+        cache = dataclasses.replace(both, own=cache)
     out = self.mlp(self.mlp_norm(x))
     if self.post_norms:
       out = self.mlp_post_norm(out)

@@ -19,13 +19,14 @@ from specjax.models import decoder
 from specjax.models.heads import thin
 from specjax.pretrained import Pretrained
 from specjax.sharding.placement import Placement
-from specjax.training import losses
+from specjax.training import losses, starts
 from specjax.training.objective import (
   Law,
   Metrics,
   judged,
   logits_over,
   metric,
+  read,
 )
 from specjax.types import Array
 
@@ -103,7 +104,8 @@ class Draft:
       shapes=tuple(shapes.values()),
     )
     values = drawing.init(seed)
-    return dict(zip(shapes, map(np.asarray, values), strict=True))
+    found = dict(zip(shapes, map(np.asarray, values), strict=True))
+    return starts.scaled(self.model.config, found)
 
   def read(
     self, params: dict[str, Array], frozen: Any, batch: dict[str, Array]
@@ -127,9 +129,10 @@ class Draft:
 
   def _last(self, own: Any, batch: dict[str, Array]) -> Array:
     """States of the last layer: [B, T, D]."""
-    x, positions, ropes = own.begin(batch["tokens"], None, batch["positions"])
+    source = read(own, batch)
+    x, positions, ropes = own.begin(batch["tokens"], source, batch["positions"])
     for number in range(self.model.config.layers):
-      x, _ = own.layer(number, number, x, None, positions, ropes)
+      x, _ = own.layer(number, number, x, source, positions, ropes)
     return x
 
   def log_q(

@@ -38,7 +38,11 @@ def files(path: str | os.PathLike) -> list[pathlib.Path]:
 
 
 def corpus(
-  path: str | os.PathLike, tokenizer: text.Tokenizer, *, vocab_size: int
+  path: str | os.PathLike,
+  tokenizer: text.Tokenizer,
+  *,
+  vocab_size: int,
+  pairs: int | None = None,
 ) -> Corpus:
   """Texts as token ids, the end of each marked as a model marks it (EOS).
 
@@ -50,16 +54,19 @@ def corpus(
     path: a file or a folder.
     tokenizer: the target's.
     vocab_size: the target's V.
+    pairs: for a target with an encoder, the most tokens that a prompt or an
+      answer may have. Every line is then a pair: {"prompt": …, "answer": …}.
 
   Raises:
     FileNotFoundError: there are no files.
-    ValueError: a file is no UTF-8, a line is none of these, or there is no
-      text in all of them; names the file and the line.
+    ValueError: a file is no UTF-8, a line is none of these, or no pair where
+      one is needed, or there is no text in all of them; names the file, the
+      line and the field.
   """
   tokens, answers = [], []
   end = tokenizer.eos_ids[:1]
   for file in files(path):
-    for ids, answer in _texts(file, tokenizer):
+    for ids, answer in _texts(file, tokenizer, pairs):
       if ids and ids[-1] not in tokenizer.eos_ids:
         ids = [*ids, *end]
       if len(ids) > 1:
@@ -72,13 +79,14 @@ def corpus(
     starts=begins([len(ids) for ids in tokens]),
     answer=np.asarray(answers, np.int32),
     name=str(path),
+    is_pairs=pairs is not None,
   )
   check_vocabulary(made, vocab_size)
   return made
 
 
 def _texts(
-  file: pathlib.Path, tokenizer: text.Tokenizer
+  file: pathlib.Path, tokenizer: text.Tokenizer, pairs: int | None
 ) -> Iterator[tuple[Sequence[int], int]]:
   """(ids, index of the answer's first) of each text of a file."""
   try:
@@ -88,6 +96,11 @@ def _texts(
       f"{file}: byte {error.start} is no UTF-8; convert it, or leave it out"
     ) from None
   if file.suffix not in _JSON:
+    if pairs is not None:
+      raise ValueError(
+        f"{file}: it is a text, and an encoder-decoder learns pairs; give a"
+        ' .jsonl of lines such as {"prompt": "…", "answer": "…"}'
+      )
     if content.strip():
       yield tokenizer.encode(content), 0
     return
@@ -95,7 +108,11 @@ def _texts(
     if not line.strip():
       continue
     try:
-      yield _of_json(json.loads(line), tokenizer)
+      row = json.loads(line)
+      if pairs is None:
+        yield _of_json(row, tokenizer)
+      else:
+        yield _pair(row, tokenizer, pairs)
     except (ValueError, RecursionError) as error:
       raise ValueError(f"{file}, line {number}: {error}") from None
 
@@ -115,3 +132,29 @@ def _of_json(row: Any, tokenizer: text.Tokenizer) -> tuple[Sequence[int], int]:
         " the last is the assistant's"
       )
   return [*ids, *tokenizer.encode_more(answer)], len(ids)
+
+
+def _pair(
+  row: Any, tokenizer: text.Tokenizer, most: int
+) -> tuple[Sequence[int], int]:
+  """A source and its output, as `_of_json` gives a prompt and its answer."""
+  if not isinstance(row, dict):
+    raise ValueError("it is no object; give one with prompt and answer")
+  ids = {}
+  for name in ("prompt", "answer"):
+    value = row.get(name)
+    if not isinstance(value, str) or not value.strip():
+      state = f"is {value!r}" if name in row else "is missing"
+      raise ValueError(
+        f"{name} {state}; an encoder-decoder learns pairs: give a text that is"
+        " not empty"
+      )
+    encode = tokenizer.encode if name == "prompt" else tokenizer.encode_more
+    ids[name] = encode(value)
+    length = len(ids[name]) + (name == "answer")  # Its end is a token, too.
+    if length > most:
+      raise ValueError(
+        f"{name} has {length} tokens, and --length is {most}; give"
+        f" --length={length}, or leave the line out"
+      )
+  return [*ids["prompt"], *ids["answer"]], len(ids["prompt"])
