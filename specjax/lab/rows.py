@@ -211,19 +211,30 @@ def _found(compiled, step: lower.Step, chip: topology.Chip) -> dict[str, Any]:
   )
 
 
-def speed_up(plain: Row, row: Row, acceptance: float) -> float:
-  """How much faster than plain decoding, were both at their lower bounds.
+def draft_cost(plain: Row, row: Row) -> float:
+  """Leviathan et al.'s c: what a draft takes, of a plain step's time.
 
-  Leviathan et al. 2023: (1 - a^(C+1)) / (1 - a) tokens a step, if each draft
-  is accepted with probability a whatever came before it.
+  Of the bounds: what a step takes beyond a plain one, by its drafts.
 
   Args:
     plain: the same case at lookahead 0.
     row: the case.
+  """
+  return (row.bound_ms / plain.bound_ms - 1) / row.lookahead
+
+
+def speed_up(plain: Row, row: Row, acceptance: float) -> float:
+  """How much faster than plain decoding, were both at their lower bounds.
+
+  Leviathan et al. 2023: (1 - a^(C+1)) / ((1 - a)(C c + 1)), if each draft is
+  accepted with probability a whatever came before it; c is `draft_cost`.
+
+  Args:
+    plain, row: see `draft_cost`.
     acceptance: a, in [0, 1].
   """
   c = row.lookahead
   tokens = c + 1 if acceptance == 1 else (
     (1 - acceptance ** (c + 1)) / (1 - acceptance)
   )  # fmt: skip
-  return tokens * plain.bound_ms / row.bound_ms
+  return tokens / (c * draft_cost(plain, row) + 1)

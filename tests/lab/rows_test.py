@@ -49,6 +49,28 @@ def test_the_step_is_in_place_and_moves_little_more_than_it_must(where, batch):
 
 
 @needs_compiler
+def test_keys_that_fill_no_lanes_stay_where_they_lie():
+  """XLA would lay them out for the loop over layers and back, every step."""
+  narrow = dataclasses.replace(
+    pairs.PAIR.target, heads=32, kv_heads=32, head_dim=64
+  )
+  row = of(
+    "v5e:2x2",
+    pair=lower.Pair(target=narrow),
+    proposer="none",
+    lookahead=0,
+    batch=4,
+    context=2048,
+    live=2048,
+  )
+  assert row.cache_leaves == row.cache_leaves_aliased == 2
+  assert row.traffic["target_cache"] == pytest.approx(
+    row.ideal["target_cache"], rel=0.05
+  )
+  assert row.temp_bytes < 0.1 * row.cache_bytes
+
+
+@needs_compiler
 def test_what_does_not_fit_says_by_how_much():
   row = of("v5e:2x2", context=2**20, live=2**20)
   assert not row.fits and row.refused is None
@@ -167,6 +189,11 @@ def test_the_speed_up_is_leviathans():
   assert rows.speed_up(plain, row, 1.0) == pytest.approx(5 * 0.8)
   tokens = 1 + 0.5 + 0.25 + 0.125 + 0.0625
   assert rows.speed_up(plain, row, 0.5) == pytest.approx(tokens * 0.8)
+
+
+def test_what_a_draft_costs_is_of_a_plain_step():
+  assert rows.draft_cost(fake(0, 8.0), fake(4, 10.0)) == pytest.approx(1 / 16)
+  assert rows.draft_cost(fake(0, 8.0), fake(4, 8.0)) == 0
 
 
 def test_arrays_take_the_bytes_of_their_tiles():

@@ -65,6 +65,18 @@ def test_speed_ups_stand_below_where_there_is_a_plain_row():
   assert f"{tokens * 7.0 / 8.75:.2f}x" in text
 
 
+def test_what_a_draft_costs_stands_beside_the_acceptances_asked_for():
+  *_, head, line = [
+    text.split()
+    for text in table.table([PLAIN, DRAFTS], (0.75, 1)).splitlines()
+    if text.split()[-1:] in (["1"], ["4.00x"])
+  ]
+  assert head == ["c", "0.75", "1"]
+  # 8.75 ms for 7.0, of four drafts: 1 / 16.
+  tokens = sum(0.75**n for n in range(5))
+  assert line[-3:] == ["0.062", f"{tokens / 1.25:.2f}x", "4.00x"]
+
+
 @pytest.mark.parametrize(
   "field, value",
   [("context", 4096), ("proposer", "ngram"), ("variant", "3")],
