@@ -70,7 +70,7 @@ def _cells(row: Row) -> tuple[str, ...]:
   return (
     *begin,
     "yes",
-    f"{row.argument_bytes / 1e9:.2f}",
+    f"{row.resident_bytes / 1e9:.2f}",
     f"{row.temp_bytes / 1e6:.1f}",
     f"{row.donated_bytes / 1e9:.3f}",
     f"{row.cache_leaves_aliased} of {row.cache_leaves}",
@@ -148,7 +148,7 @@ def against(rows: Sequence[Row], others: Sequence[Row]) -> str:
 
 
 _FIGURES: tuple[Callable[[Row], float], ...] = (
-  lambda row: row.argument_bytes / 1e9,
+  lambda row: row.resident_bytes / 1e9,
   lambda row: row.hbm_traffic_bytes / 1e9,
   lambda row: row.bound_ms,
   lambda row: sum(size for _, size in row.collectives.values()) / 1e6,

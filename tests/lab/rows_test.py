@@ -17,6 +17,7 @@ from specjax.lab import (
   table,
   topology,
 )
+from specjax.models import presets
 
 _PATH = pathlib.Path(__file__).parent / "pairs.py"
 _SPEC = importlib.util.spec_from_file_location("lab_pairs", _PATH)
@@ -68,6 +69,45 @@ def test_keys_that_fill_no_lanes_stay_where_they_lie():
     row.ideal["target_cache"], rel=0.05
   )
   assert row.temp_bytes < 0.1 * row.cache_bytes
+
+
+T5 = lower.Pair(
+  target=presets.get("t5_tiny"), draft=presets.get("t5_tiny_draft")
+)
+
+
+@needs_compiler
+def test_an_encoders_weights_rest_beside_what_a_step_takes():
+  step = lower.step(T5, pairs.case("v5e:2x2"))
+  d, classes = 64, 32 * 8  # of 8 heads of 8
+
+  def numbers(layers, wide):
+    split = layers * (4 * d * d + 3 * d * wide) + classes
+    split += layers * 2 * d * d  # of the decoder: keys and values of a source
+    return split / 4 + (2 * layers + 1) * d
+
+  assert step.resting == 2 * (numbers(2, 128) + numbers(1, 64))
+  held = step.held["target_weights"] + step.held["draft_weights"]
+  assert 0 < step.resting < held
+  # Neither a decoder's nor of what drafts with the target's own.
+  assert not lower.step(pairs.PAIR, pairs.case()).resting
+  alone = lower.step(T5, pairs.case("v5e:2x2", proposer="ngram"))
+  assert alone.resting == 2 * numbers(2, 128)
+
+
+@pytest.mark.long
+@needs_compiler
+def test_what_leaves_no_room_for_an_encoder_does_not_fit():
+  case = pairs.case("v5e:2x2", proposer="none", lookahead=0)
+  row = rows.row(T5, case)
+  assert row.fits and row.resident_bytes > row.argument_bytes
+  tight = dataclasses.replace(
+    case.topology.chip, usable_bytes=row.argument_bytes + row.temp_bytes
+  )
+  slice_ = dataclasses.replace(case.topology, chip=tight)
+  row = rows.row(T5, dataclasses.replace(case, topology=slice_))
+  assert not row.fits
+  assert row.short_bytes == lower.step(T5, case).resting
 
 
 @needs_compiler

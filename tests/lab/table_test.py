@@ -26,6 +26,7 @@ PLAIN = Row(
   argument_bytes=8_950_000_000,
   temp_bytes=4_000_000,
   donated_bytes=383_000_000,
+  resting_bytes=0,
   state_bytes=383_000_000,
   cache_bytes=382_000_000,
   cache_leaves=4,
@@ -56,6 +57,12 @@ def test_the_table_has_a_line_a_row_with_what_it_is_not():
   assert "no, 5.00 GB short" in text
   assert "x: odd" in text and "draft_model" in text
   assert "measured latency" in " ".join(text.split())
+
+
+def test_what_rests_beside_the_arguments_lies_in_memory_too():
+  row = dataclasses.replace(PLAIN, resting_bytes=3_200_000_000)
+  assert "  12.15  " in table.table([row])  # 8.95 of arguments
+  assert " 8.95 | 12.15" in table.against([PLAIN], [row])
 
 
 def test_speed_ups_stand_below_where_there_is_a_plain_row():
