@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from specjax.cache import BLOCK, KVCache, unpack
+from specjax.cache import BLOCK, KVCache, at_rest, unpack
 from specjax.models import cpu_attention
 from specjax.models.product import precision_of
 from specjax.types import Array
@@ -69,15 +69,13 @@ def attend(
   how = dict(scale=scale, softcap=softcap, over=over)
   seen = jnp.int32(0 if window is None else window)
 
-  def walk(block, q, cache, layer, positions, seen):
+  def walk(q, cache, layer, positions, seen, **where):
     bound = None if window is None else seen
-    return _walk(
-      q, cache, layer, positions, bound, bias=bias, block=block, **how
-    )
+    return _walk(q, cache, layer, positions, bound, bias=bias, **where, **how)
 
   ways = dict(
-    default=functools.partial(walk, BLOCK),
-    tpu=functools.partial(walk, TPU_BLOCK),
+    default=functools.partial(walk, block=BLOCK, laid=lambda part: part),
+    tpu=functools.partial(walk, block=TPU_BLOCK, laid=at_rest),
   )
   alone = not over and bias is None  # What the CPU's kernel can do.
   name = cpu_attention.find(q, cache) if alone else None
@@ -222,9 +220,12 @@ def attend_source(
 
 
 def _walk(
-  q, cache, layer, positions, window, *, bias, block, scale, softcap, over
+  q, cache, layer, positions, window, *, bias, block, laid, scale, softcap, over
 ):
-  """`attend` in JAX's own terms, by so many positions at a time."""
+  """`attend` in JAX's own terms, by so many positions at a time.
+
+  `laid` fixes how those of a stack are laid out that are read at a time.
+  """
   rows, width, heads, size = q.shape
   _, _, kv_heads, capacity, _ = cache.k.shape
   group = heads // kv_heads
@@ -248,7 +249,8 @@ def _walk(
 
   def load(stack, start):
     shape = (1, rows, kv_heads, block, size)
-    return unpack(lax.dynamic_slice(stack, (layer, 0, 0, start, 0), shape)[0])
+    part = lax.dynamic_slice(stack, (layer, 0, 0, start, 0), shape)
+    return unpack(laid(part)[0])
 
   def body(carry):
     index, top, total, mixed = carry
