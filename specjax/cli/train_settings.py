@@ -324,7 +324,8 @@ def _check(s: Settings, given: Mapping[str, Any]) -> None:
     )
   if s.warmup is not None and s.warmup >= s.steps:
     raise command.UsageError(
-      f"{named('warmup')} is no less than --steps={s.steps}; give fewer"
+      f"{named('warmup')} is no less than --steps={s.steps}; give a"
+      " smaller one, or more --steps"
     )
   if s.final_rate > 1:
     raise command.UsageError(

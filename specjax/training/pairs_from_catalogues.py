@@ -32,6 +32,7 @@ from specjax.training import prompt_sources
 # Letters, digits, blanks, and what stands in and around sentences.
 _PLAIN = re.compile(r"[A-Za-zÀ-ž0-9 .,;:!?'’‘“”„«»‚()/–—-]+")
 _ACCELERATOR = re.compile(r"(?<!\w)_(?=\w)|&(?=\w)|~(?=\w)")
+_FILES = ("train.jsonl", "held_out.jsonl", "prompts.jsonl", "sentences.jsonl")
 _LETTERS = 0.85  # of all characters but blanks, at least
 _ALIKE = 0.6  # shared words of all words, from which two say the same
 
@@ -123,8 +124,10 @@ def catalogues(
   """(package, file) of the catalogues of a language below a folder, in order.
 
   Raises:
-    FileNotFoundError: there is none.
+    FileNotFoundError: there is none, or no folder.
   """
+  if not folder.is_dir():
+    raise FileNotFoundError(f"--folder={folder}: no such folder")
   found = []
   for ending in ("mo", "po"):
     for path in folder.rglob(f"*.{ending}"):
@@ -220,6 +223,24 @@ def _hash(key: str) -> bytes:
   return hashlib.sha256(key.encode()).digest()
 
 
+def _check(s: argparse.Namespace) -> None:
+  """Raises ValueError, naming the flag, or FileExistsError."""
+  for name in ("held_out", "sentences", "least"):
+    if getattr(s, name) < 1:
+      raise ValueError(f"--{name}={getattr(s, name)}: give 1 or more")
+  if s.least > s.most:
+    raise ValueError(
+      f"--least={s.least} --most={s.most}: no sentence has both; give --most"
+      " no smaller"
+    )
+  for name in _FILES:
+    path = pathlib.Path(s.output) / name
+    if path.exists():
+      raise FileExistsError(
+        f"{path} is there already; name another --output, or delete it"
+      )
+
+
 def write(path: pathlib.Path, rows: Iterable[dict[str, str]]) -> None:
   """Writes lines of JSON; FileExistsError where the file is there."""
   with path.open("x", encoding="utf-8") as file:
@@ -245,6 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   s = parser.parse_args(argv)
   limits = Limits(least=s.least, most=s.most, characters=s.characters)
   try:
+    _check(s)
     found = [
       pair
       for folder in s.folder

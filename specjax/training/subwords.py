@@ -25,16 +25,23 @@ from tokenizers import (
   trainers,
 )
 
+from specjax.training import texts
+
 PAD, EOS, UNK = "<pad>", "</s>", "<unk>"
 
 
-def learned(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
+def learned(lines: Iterable[str], size: int) -> tokenizers.Tokenizer:
   """A tokenizer whose vocabulary is that of the texts.
 
   Args:
-    texts: read once, in order: the same ones give the same vocabulary.
+    lines: texts, read once, in order: the same ones give the same vocabulary.
     size: how many tokens, the three special ones included.
+
+  Raises:
+    ValueError: it is too few for the characters of the texts.
   """
+  if size < len((PAD, EOS, UNK)) + 1:
+    raise ValueError(f"--size={size}: give 4 tokens at least")
   made = tokenizers.Tokenizer(models.Unigram())
   made.normalizer = normalizers.Sequence(
     [normalizers.NFKC(), normalizers.Replace(tokenizers.Regex(r"\s+"), " ")]
@@ -47,7 +54,10 @@ def learned(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
     unk_token=UNK,
     show_progress=False,
   )
-  made.train_from_iterator(texts, trainer)
+  try:
+    made.train_from_iterator(lines, trainer)
+  except Exception as error:  # tokenizers raises no kind of its own
+    raise ValueError(f"--size={size}: {error}; give more") from None
   end = (EOS, made.token_to_id(EOS))
   made.post_processor = processors.TemplateProcessing(
     single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[end]
@@ -59,22 +69,27 @@ def texts_of(names: Sequence[str]) -> Iterator[str]:
   """All texts of the lines of .jsonl files.
 
   Raises:
-    ValueError: a line is no JSON object; names the file and the line.
+    ValueError: a line is no JSON object; names the file and the line. Or there
+      is no text in all of them.
     OSError: a file cannot be read.
   """
+  found = False
   for name in names:
-    lines = pathlib.Path(name).read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-      try:
-        row = json.loads(line)
-      except ValueError:
-        row = None
+    for where, row in texts.json_lines(pathlib.Path(name)):
       if not isinstance(row, dict):
         raise ValueError(
-          f"{name}, line {number}: it is no JSON object; give"
+          f"{where}: it is no JSON object; give"
           ' {"prompt": "…", "answer": "…"}'
         )
-      yield from (value for value in row.values() if isinstance(value, str))
+      for value in row.values():
+        if isinstance(value, str) and value.strip():
+          found = True
+          yield value
+  if not found:
+    raise ValueError(
+      f"--data={' --data='.join(names)}: no text in it; give lines such as"
+      ' {"prompt": "…", "answer": "…"}'
+    )
 
 
 def save(made: tokenizers.Tokenizer, folder: pathlib.Path) -> None:
@@ -108,7 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   except (OSError, ValueError) as error:
     print(f"subwords: error: {error}", file=sys.stderr)
     return 1
-  print(f"{made.get_vocab_size()} tokens in {s.output}")
+  count = made.get_vocab_size()
+  fewer = f", for the texts have no more than that of --size={s.size}"
+  print(f"{count} tokens in {s.output}{fewer if count < s.size else ''}")
   return 0
 
 

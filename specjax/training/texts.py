@@ -85,17 +85,56 @@ def corpus(
   return made
 
 
-def _texts(
-  file: pathlib.Path, tokenizer: text.Tokenizer, pairs: int | None
-) -> Iterator[tuple[Sequence[int], int]]:
-  """(ids, index of the answer's first) of each text of a file."""
+def read(file: pathlib.Path) -> str:
+  """The content of a text file.
+
+  Raises:
+    ValueError: it is no UTF-8; names the file and the byte.
+  """
   try:
-    content = file.read_text(encoding="utf-8-sig")
+    return file.read_text(encoding="utf-8-sig")
   except UnicodeDecodeError as error:
     raise ValueError(
       f"{file}: byte {error.start} is no UTF-8; convert it, or leave it out"
     ) from None
+
+
+def json_lines(file: pathlib.Path) -> Iterator[tuple[str, Any]]:
+  """(what to call it, content) of each line that is not blank.
+
+  Lines end at line feeds alone: JSON may hold Unicode's other ends as they are.
+
+  Raises:
+    ValueError: a line is no JSON, or the file no UTF-8; names both.
+  """
+  for number, line in enumerate(read(file).split("\n"), start=1):
+    if not line.strip():
+      continue
+    where = f"{file}, line {number}"
+    try:
+      row = json.loads(line)
+      json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+      raise ValueError(
+        f"{where}: it has half a surrogate pair, which is no character; leave"
+        " the line out"
+      ) from None
+    except json.JSONDecodeError as error:
+      raise ValueError(
+        f"{where}: it is no JSON from character {error.pos + 1} on"
+        f" ({error.msg}); mend it, or leave it out"
+      ) from None
+    except (ValueError, RecursionError) as error:
+      raise ValueError(f"{where}: {error}") from None
+    yield where, row
+
+
+def _texts(
+  file: pathlib.Path, tokenizer: text.Tokenizer, pairs: int | None
+) -> Iterator[tuple[Sequence[int], int]]:
+  """(ids, index of the answer's first) of each text of a file."""
   if file.suffix not in _JSON:
+    content = read(file)
     if pairs is not None:
       raise ValueError(
         f"{file}: it is a text, and an encoder-decoder learns pairs; give a"
@@ -104,17 +143,14 @@ def _texts(
     if content.strip():
       yield tokenizer.encode(content), 0
     return
-  for number, line in enumerate(content.splitlines(), start=1):
-    if not line.strip():
-      continue
+  for where, row in json_lines(file):
     try:
-      row = json.loads(line)
       if pairs is None:
         yield _of_json(row, tokenizer)
       else:
         yield _pair(row, tokenizer, pairs)
     except (ValueError, RecursionError) as error:
-      raise ValueError(f"{file}, line {number}: {error}") from None
+      raise ValueError(f"{where}: {error}") from None
 
 
 def _of_json(row: Any, tokenizer: text.Tokenizer) -> tuple[Sequence[int], int]:
@@ -154,7 +190,7 @@ def _pair(
     length = len(ids[name]) + (name == "answer")  # Its end is a token, too.
     if length > most:
       raise ValueError(
-        f"{name} has {length} tokens, and --length is {most}; give"
-        f" --length={length}, or leave the line out"
+        f"{name} has {length} tokens, and --length is {most}; leave the line"
+        " out, or give a longer --length"
       )
   return [*ids["prompt"], *ids["answer"]], len(ids["prompt"])

@@ -132,3 +132,27 @@ def test_the_shipped_sentences_are_no_two_alike():
   both = [pair(row.prompt, row.prompt) for row in rows.rows]
   train, held = catalogues.split(both, 99)
   assert len(held) == 99 and len(train) == 1
+
+
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    (["--folder=no/such"], "--folder=no/such: no such folder"),
+    (["--held_out=-3"], "--held_out=-3: give 1 or more"),
+    (["--sentences=0"], "--sentences=0: give 1 or more"),
+    (["--least=9", "--most=3"], "--least=9 --most=3: no sentence has both"),
+  ],
+)
+def test_flags_that_cannot_be_are_named(tmp_path, flags, words, capsys):
+  folder = [f"--folder={tmp_path}", f"--output={tmp_path}/out"]
+  assert catalogues.main([*folder, *flags]) == 1
+  assert words in capsys.readouterr().err
+  assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_written_beside_files_of_another_run(tmp_path, capsys):
+  (tmp_path / "held_out.jsonl").write_text("mine")
+  flags = [f"--folder={tmp_path}", f"--output={tmp_path}"]
+  assert catalogues.main(flags) == 1
+  assert "held_out.jsonl is there already" in capsys.readouterr().err
+  assert [path.name for path in tmp_path.iterdir()] == ["held_out.jsonl"]

@@ -69,7 +69,8 @@ def test_lines_of_json_are_a_text_each(tmp_path, tokenizer):
       b'{"text": 3}',
       r"a\.jsonl, line 1: it has the keys \['text'\]",
     ),
-    ("a.jsonl", b'{"text": "x"}\nno', r"a\.jsonl, line 2: Expecting value"),
+    ("a.jsonl", b'{"text": "x"}\nno', r"a\.jsonl, line 2: it is no JSON from"),
+    ("a.jsonl", b'{"text": "\\ud800"}', "line 1: it has half a surrogate pair"),
     ("a.jsonl", b"[1]", "line 1: it has no object"),
     ("a.txt", b"ab\xff", r"a\.txt: byte 2 is no UTF-8"),
     ("a.txt", b" \n", "no text in it; give files that hold some"),
@@ -116,9 +117,12 @@ def test_an_encoder_decoder_learns_pairs(tmp_path, tokenizer):
     ('{"prompt": "a", "answer": 3}', "answer is 3; "),
     ('{"prompt": " ", "answer": "b"}', "prompt is ' '; "),
     ('{"prompt": "aaaaabbbb", "answer": "b"}', "prompt has 9 tokens, and --l"),
-    ('{"prompt": "a", "answer": "bcdfgklp"}', "answer has 9 .* --length=9"),
+    (
+      '{"prompt": "a", "answer": "bcdfgklp"}',
+      "answer has 9 .* longer --length",
+    ),
     ("[]", "it is no object; give one with prompt and answer"),
-    ("{", "Expecting"),
+    ("{", "it is no JSON from character 2 on"),
   ],
 )
 def test_a_line_that_is_no_pair_is_named(tmp_path, tokenizer, line, words):
@@ -127,6 +131,16 @@ def test_a_line_that_is_no_pair_is_named(tmp_path, tokenizer, line, words):
   with pytest.raises(ValueError, match=f"a.jsonl, line 2: {words}") as found:
     pairs_of(file, tokenizer)
   assert "\n" not in str(found.value)
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path, tokenizer):
+  """JSON may hold Unicode's other ends of lines as they are."""
+  file = tmp_path / "a.jsonl"
+  row = {"prompt": "a\u2028b", "answer": "c\x85d\u2029"}
+  file.write_text(json.dumps(row, ensure_ascii=False) + "\n\n[]\n")
+  with pytest.raises(ValueError, match="a.jsonl, line 3: it is no object"):
+    pairs_of(file, tokenizer)
+  assert [row for _, row in texts.json_lines(file)] == [row, []]
 
 
 def test_a_text_file_is_no_pair(tmp_path, tokenizer):
