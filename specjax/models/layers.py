@@ -127,12 +127,24 @@ class Linear(nnx.Module):
       weight = self.placement.constrain(weight, self.names)
     return weight.reshape(*weight.shape[: -self.fold], -1)
 
+  def multiply(self, x: Array, weight: Array) -> Array:
+    """The product, split as the placement says.
+
+    Where devices add up what each has made, they tell each other the dtype that
+    the sum will have: float32 would be twice the bytes, between chips and, on
+    those whose products go through HBM, there.
+    """
+    inputs = self.names[-self.fold :]
+    summed = any(self.placement.ways(name) > 1 for name in inputs)
+    dtype = x.dtype if summed else jnp.float32
+    return placed.product(x, weight, dtype=dtype)
+
   def _finish(self, out: Array, dtype) -> Array:
     if self.placement is not None:
       names = (axes.ROWS, None, *self.names[: -self.fold])
       out = self.placement.constrain(out, names)
     if self.bias is not None:
-      out = out + self.bias[...].astype(jnp.float32)
+      out = out.astype(jnp.float32) + self.bias[...].astype(jnp.float32)
     return out.astype(dtype)
 
 
@@ -144,7 +156,8 @@ def together(x: Array, *linears: Linear) -> list[Array]:
   if first.placement is None:
     outs = products(x, *weights)
   else:
-    outs = [placed.product(x, weight) for weight in weights]
+    pairs = zip(linears, weights, strict=True)
+    outs = [linear.multiply(x, weight) for linear, weight in pairs]
   pairs = zip(linears, outs, strict=True)
   return [linear._finish(out, x.dtype) for linear, out in pairs]
 
@@ -343,7 +356,12 @@ class DecoderLayer(nnx.Module):
       self.mlp_post_norm = make_norm(config, dtype, stack)
 
   def __call__(self, x, cache, layer, positions, rope, window):
-    """Runs it; see the class.
+    """Runs it: x [B, T, D] and the cache; see `unadded`."""
+    x, out, cache = self.unadded(x, cache, layer, positions, rope, window)
+    return x + out, cache
+
+  def unadded(self, x, cache, layer, positions, rope, window):
+    """Runs it up to the last sum; see the class.
 
     Args:
       x: [B, T, D].
@@ -358,7 +376,8 @@ class DecoderLayer(nnx.Module):
       window: as `attend` takes it.
 
     Returns:
-      x [B, T, D] and the cache, if there is one, with the block written.
+      x and what is to be added to it, [B, T, D] both, and the cache, if there
+      is one, with the block written.
     """
     both = cache
     if self.reads_source:
@@ -378,4 +397,4 @@ class DecoderLayer(nnx.Module):
     out = self.mlp(self.mlp_norm(x))
     if self.post_norms:
       out = self.mlp_post_norm(out)
-    return x + out, cache
+    return x, out, cache

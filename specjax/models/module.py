@@ -46,6 +46,13 @@ def _layer(graph, state, x, cache, index, positions, rope, window):
   return layer(x, cache, index, positions, rope, window)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _layer_unadded(graph, state, x, cache, index, positions, rope, window):
+  """`_layer` up to its last sum; see `DecoderLayer.unadded`."""
+  layer = nnx.merge(graph, state)
+  return layer.unadded(x, cache, index, positions, rope, window)
+
+
 def start_of(path: str, *, plus_one: bool = False) -> str:
   """How a parameter begins: as "ones", "zeros", or "normal" numbers.
 
@@ -314,6 +321,11 @@ class Decoder(nnx.Module):
     The cache is carried whole and written in place; as scanned input and
     output it would be copied on every layer. Of a subset each layer is read
     out of the stack by its number: a stack of those alone would be a copy.
+
+    A layer's last sum is made by the one that reads it: what the loop carries
+    may lie in main memory (on a v5p it does), where what the chips have added
+    up lies anyway, and their sum is then not written there and read by each of
+    the products that follow.
     """
     config = self.config
     graph, stacked = nnx.split(self.layers)
@@ -325,7 +337,8 @@ class Decoder(nnx.Module):
     both = len(ropes) > 1 and jax.tree.map(lambda *r: jnp.stack(r), *ropes)
 
     def body(carry, inputs):
-      x, cache, kept = carry
+      (x, out), cache, kept = carry
+      x = x + out
       index, number, state, window = inputs
       if state is None:
         state = jax.tree.map(
@@ -336,11 +349,13 @@ class Decoder(nnx.Module):
       if both and window is not None:
         kind = (window > 0).astype(jnp.int32)
         rope = jax.tree.map(lambda r: r[kind], both)
-      x, cache = _layer(graph, state, x, cache, index, positions, rope, window)
+      x, out, cache = _layer_unadded(
+        graph, state, x, cache, index, positions, rope, window
+      )
       for place, name in enumerate(wanted):
-        here = jnp.where(number + 1 == name, x, kept[place])
+        here = jnp.where(number + 1 == name, x + out, kept[place])
         kept = kept.at[place].set(here)
-      return (x, cache, kept), None
+      return ((x, out), cache, kept), None
 
     indices = jnp.arange(config.layers, dtype=jnp.int32)
     over = (indices, indices, stacked, windows)
@@ -349,7 +364,9 @@ class Decoder(nnx.Module):
       windows = None if windows is None else windows[numbers]
       over = (indices[: len(subset)], jnp.asarray(numbers), None, windows)
     with jax.named_scope("layers"):
-      (x, cache, kept), _ = lax.scan(body, (x, cache, kept), over)
+      start = ((x, jnp.zeros_like(x)), cache, kept)
+      ((x, out), cache, kept), _ = lax.scan(body, start, over)
+    x = x + out
     taken = dict(taken)
     for place, name in enumerate(wanted):
       taken[name] = kept[place]

@@ -25,14 +25,14 @@ KEYS = (axes.ROWS, None, axes.KV_HEADS, None)
 STACK = (axes.LAYERS, axes.ROWS, axes.KV_HEADS, axes.CACHE_POSITIONS, None)
 
 
-def product(x: Array, weight: Array) -> Array:
-  """x [..., in] times weight [out..., in] -> float32 [..., out...]."""
+def product(x: Array, weight: Array, *, dtype=jnp.float32) -> Array:
+  """x [..., in] times weight [out..., in] -> [..., out...] of a dtype."""
   return lax.dot_general(
     x,
     weight,
     (((x.ndim - 1,), (weight.ndim - 1,)), ((), ())),
     precision=precision_of(x.dtype),
-    preferred_element_type=jnp.float32,
+    preferred_element_type=dtype,
   )
 
 

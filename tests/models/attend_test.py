@@ -30,7 +30,10 @@ def test_wide_blocks_find_what_narrow_ones_find(window):
   window = None if window is None else jnp.int32(window)
   how = dict(scale=0.25, softcap=None, over=())
   narrow, wide = (
-    attend._walk(q, cache, 0, at, window, bias=None, block=block, **how)
-    for block in (BLOCK, attend.TPU_BLOCK)
+    attend._walk(q, cache, 0, at, window, bias=None, **one, **how)
+    for one in (
+      dict(block=BLOCK, laid=lambda part: part, kept=False),
+      dict(block=attend.TPU_BLOCK, laid=lambda part: part, kept=True),
+    )
   )
   np.testing.assert_allclose(narrow, wide, rtol=1e-5, atol=1e-6)
