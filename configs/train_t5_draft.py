@@ -21,19 +21,19 @@ def get_config() -> ml_collections.ConfigDict:
   config.model = ".cache/t5_target"
   config.proposer = "draft_model"
   config.size = (
-    "d_model:128",
+    "d_model:160",
     "d_ff:512",
     "num_heads:2",
-    "num_layers:1",
+    "num_layers:2",  # Of the encoder, which runs once a request.
     "num_decoder_layers:1",
   )
   config.ends = "own"
   config.loss = "kl:1"
-  config.data = (".cache/t5_answers",)
-  config.steps = 500
+  config.data = (".cache/t5_answers", ".cache/translate/train.jsonl")
+  config.steps = 1200
   config.batch = 16
   config.length = 128
-  config.warmup = 20
+  config.warmup = 30
   config.optimizer = "muon"
   config.learning_rate = 4e-3
   config.dtype = "bfloat16"

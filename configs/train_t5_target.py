@@ -1,6 +1,7 @@
 """A T5 that turns short English sentences into German: a target to draft for.
 
-Command:   mkdir -p .cache/debs && (cd .cache/debs && apt-get download \\
+Command:   mkdir -p .cache/debs .cache/catalogues
+           (cd .cache/debs && apt-get download \\
              $(grep -v '^#' ../../demo/translate_packages.txt))
            for d in .cache/debs/*.deb; do
              n=${d##*/}; dpkg-deb -x $d .cache/catalogues/${n%%_*}; done
@@ -14,12 +15,18 @@ Command:   mkdir -p .cache/debs && (cd .cache/debs && apt-get download \\
              --output=.cache/t5_start
            specjax-train --config=configs/train_t5_target.py \\
              --output=.cache/t5_target
-Data:      NUMBER pairs of whole sentences of 4 to 14 words, from the catalogues
-           of 142 packages (1.5 GB to fetch); 500 more are held out, the first
-           100 of which are demo/held_out_translate.jsonl
+Data:      49,693 pairs of sentences of 4 to 14 words, from the catalogues of
+           142 packages of Debian 12 (1.5 GB to fetch); 500 more are held out,
+           the first 100 of which are demo/held_out_translate.jsonl
 Model:     20.3M parameters in T5 1.1's layout; it begins at random
-Hardware:  2 CPU cores, HARDWARE
-Expected:  EXPECTED
+Hardware:  2 CPU cores, shared with other work: 4.6 s a step, 3300 s, 1.4
+           passes over the data
+Expected:  of half of the held-out sentences, the loss falls from 8.76 nats a
+           token to 3.09 (4.34 after 100 steps, 3.41 after 300). It is a rough
+           translator: "Cannot remove system package" becomes "Das System kann
+           nicht entfernt werden", and of unusual words it makes others.
+           (held_out_acceptance and _agreement are beside the random start, and
+           say nothing.)
 """
 
 import ml_collections
