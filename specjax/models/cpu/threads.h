@@ -23,8 +23,9 @@
 namespace specjax {
 
 constexpr int64_t kMostHelpers = 15;
-// Before a helper sleeps: some 100 microseconds, longer than a pass's gaps.
-constexpr int64_t kSpins = 4000;
+// Before a helper sleeps: about a millisecond. To wake one takes 100 microseconds
+// of whoever asks, on a virtual machine: as long as a small model's whole product.
+constexpr int64_t kSpins = 50000;
 // Of what comes next, in pieces: more than there is ever time for.
 constexpr int64_t kFetched = 2048 << 10;
 constexpr int64_t kPiece = 128 << 10;
