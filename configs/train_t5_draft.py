@@ -6,7 +6,7 @@ Command:   specjax-distill-data --model=.cache/t5_target \\
              --output=.cache/t5_answers
            specjax-train --config=configs/train_t5_draft.py \\
              --output=.cache/t5_draft
-Data:      16,000 answers of the target to 8000 of the sentences that it learned,
+Data:      16,000 answers of the target to 8000 of the sentences it learned,
            and all pairs that it learned from
 Model:     2.4M parameters; a step of its decoder reads 4.3 MB, the target's 53
 Hardware:  2 CPU cores, shared with other work: 0.8 s a step, 1100 s (and 6
