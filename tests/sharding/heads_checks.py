@@ -2,14 +2,17 @@
 
 import functools
 
+import jax
 import numpy as np
 
+from specjax.cache import is_cache
 from specjax.engine.loop import Engine
 from specjax.models import config as config_lib
 from specjax.models import decoder
-from specjax.models.heads import eagle, thin
+from specjax.models.heads import eagle, mtp, thin
 from specjax.proposers.draft_model import DraftModel
 from specjax.proposers.eagle import Eagle
+from specjax.proposers.mtp import Mtp
 from specjax.verifiers.rejection import Rejection
 from tests import engines
 from tests.models.heads import tiny
@@ -36,6 +39,17 @@ def proposers(model, params):
     head = eagle.build(config, model)
     own = head.complete(head.head.init(7), params, KEPT)
     made[f"eagle {fuses}"] = Eagle(model=head, lookahead=C), own
+  # With all of the ids, which are split over devices.
+  all_ids = eagle.build(eagle.small(model.config, fuses=True), model)
+  made["eagle, all ids"] = (
+    Eagle(model=all_ids, lookahead=C),
+    all_ids.complete(all_ids.head.init(8), params),
+  )
+  modules = mtp.build(mtp.small(model.config, depths=2), model)
+  made["mtp"] = (
+    Mtp(model=modules, lookahead=C),
+    modules.complete(modules.head.init(9), params),
+  )
   whole = thin.ThinConfig(
     decoder=model.config, is_thin=True, draft_vocab=len(KEPT)
   )
@@ -47,6 +61,12 @@ def proposers(model, params):
     draft.complete(own, params, KEPT),
   )
   return made
+
+
+def caches_of(engine):
+  """The proposer's."""
+  leaves = jax.tree.leaves(engine.state.draft, is_leaf=is_cache)
+  return list(filter(is_cache, leaves))
 
 
 def answers(mesh=None, strategy="tensor", caches=None):
@@ -77,8 +97,9 @@ def answers(mesh=None, strategy="tensor", caches=None):
     found[name] = [done[row.id].token_ids for row in rows]
     assert sum(row.drafted for row in done.values()) > 20
     if mesh:
-      split = "data" in str(engine.state.draft.cache.k.sharding.spec)
-      assert split == bool(placement.over("rows", "caches"))
+      split = [str(cache.k.sharding.spec) for cache in caches_of(engine)]
+      rows_split = bool(placement.over("rows", "caches"))
+      assert {"data" in spec for spec in split} == {rows_split}
   return found
 
 
