@@ -108,8 +108,7 @@ def beside(
   Its rows are split as the target's are, and so are the heads and the MLP of
   its layer: to read the rest of the weights would take longer than the sums do
   (specjax-lab, EAGLE-1 for 70B on v4:2x2x4, one row: 18.7 GB of traffic a chip
-  and step if it is whole on each; split, its ideal is 10.2). What else it has
-  is whole.
+  and step if it is whole on each, 9.8 split). What else it has is whole.
 
   Args:
     placement: the target's.
