@@ -76,7 +76,7 @@ def _main(argv: Sequence[str]) -> int:
   )
   _claim(s, output, target, corpus)
   made = trainer.Trainer(objective, _options(s))
-  _say(_summary(s, made, rows, looked))
+  _say(_summary(s, made, rows, looked, corpus.is_pairs))
   with stopping.patient() as stop, _Progress(s.steps) as progress:
     state, done = trainer.run(
       made,
@@ -290,7 +290,7 @@ def _claim(s, output: pathlib.Path, target, corpus) -> None:
   shard_writer.write(path, (json.dumps(said, indent=2) + "\n").encode())
 
 
-def _summary(s, made, rows, looked) -> str:
+def _summary(s, made, rows, looked, pairs: bool) -> str:
   text = (
     f"{s.proposer}: {made.size / 1e6:.1f}M parameters to train; {rows.tokens}"
     f" tokens in {len(rows)} rows of {s.length}, {looked.tokens} held out;"
@@ -298,12 +298,10 @@ def _summary(s, made, rows, looked) -> str:
   )
   law = made.objective.law
   if not law.is_stored and {"kl", "tv"} & set(made.objective.weights):
-    lacks = ",".join(map(str, sorted(set(law.layers) - set(law.stored))))
-    text += (
-      f"; the data have no states after layers {lacks}, so the target reads"
-      " along (specjax-distill-data --hidden="
-      f"{','.join(map(str, sorted(set(law.layers))))} stores all it needs)"
-    )
+    text += "; the target reads along, to say what it thinks of each token"
+    if not pairs:
+      layers = ",".join(map(str, sorted(set(law.layers))))
+      text += f" (data of specjax-distill-data --hidden={layers} would say it)"
   return text
 
 
