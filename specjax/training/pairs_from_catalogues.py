@@ -124,10 +124,8 @@ def catalogues(
   """(package, file) of the catalogues of a language below a folder, in order.
 
   Raises:
-    FileNotFoundError: there is none, or no folder.
+    FileNotFoundError: there is none.
   """
-  if not folder.is_dir():
-    raise FileNotFoundError(f"--folder={folder}: no such folder")
   found = []
   for ending in ("mo", "po"):
     for path in folder.rglob(f"*.{ending}"):
@@ -224,7 +222,10 @@ def _hash(key: str) -> bytes:
 
 
 def _check(s: argparse.Namespace) -> None:
-  """Raises ValueError, naming the flag, or FileExistsError."""
+  """Raises ValueError, naming the flag, or OSError."""
+  for folder in s.folder:
+    if not pathlib.Path(folder).is_dir():
+      raise FileNotFoundError(f"--folder={folder}: no such folder")
   for name in ("held_out", "sentences", "least"):
     if getattr(s, name) < 1:
       raise ValueError(f"--{name}={getattr(s, name)}: give 1 or more")

@@ -123,7 +123,7 @@ def api(monkeypatch, tmp_path):
       name=name,
       folder=tmp_path,
       tokenizer=Letters(),
-      model=types.SimpleNamespace(config=config),
+      model=types.SimpleNamespace(config=config, reads_source=False),
       require_decoder=lambda doing: None,
     )
 

@@ -99,5 +99,5 @@ def test_that_there_is_a_gradient_changes_no_program(rows, dtype, monkeypatch):
 
   with_gradient = compiled()
   assert "ROOT" in with_gradient
-  monkeypatch.setattr(product_lib, "_with_gradient_of", lambda _, own: own)
+  monkeypatch.setattr(product_lib, "with_gradient_of", lambda _, own: own)
   assert compiled() == with_gradient

@@ -121,7 +121,8 @@ def test_the_command_writes_files_once(tmp_path, capsys):
   assert lines["sentences"][0]["id"] == "some-1"
   assert lines["sentences"][0]["prompt"] == lines["held_out"][0]["prompt"]
   assert catalogues.main(flags) == 1
-  assert "error" in capsys.readouterr().err
+  assert "train.jsonl is there already" in capsys.readouterr().err
+  flags[1] = f"--output={tmp_path}/other"
   assert catalogues.main([*flags, f"--folder={tmp_path}/out"]) == 1
   assert "no catalogue of de in it" in capsys.readouterr().err
 
