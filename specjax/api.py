@@ -209,6 +209,10 @@ class Engine:
     """Compiles everything now, so that the first request is fast."""
     self.loop.warmup()
 
+  def refusal(self, request: Request) -> str | None:
+    """Why a request cannot run, or None; told before anything compiles."""
+    return self.loop.refusal(request)
+
   def run(self, requests: Iterable[Request]) -> Iterator[Chunk | Completion]:
     """Runs requests; yields pieces and completions as they happen."""
     return self.loop.run(requests)

@@ -74,7 +74,7 @@ def load_head(
 ) -> Head:
   """Opens what drafts for a target: a head, or a draft that borrows from it.
 
-  It runs in the target's dtype and beside it on its mesh, whole on each device.
+  It runs in the target's dtype, and is split over the mesh as the target is.
 
   Args:
     name: a folder, a name of `specjax.shipped`, a hub id or a gs:// path.

@@ -158,7 +158,7 @@ class Pretrained:
       lambda _: folders.check(pathlib.Path(folder), overwrite=overwrite),
     )
     how = dict(
-      config=_of_base(hf.read_config(self.folder)),
+      config=_of_base(hf.read_model_config(self.folder, url=self.url)),
       others=folders.companions(pathlib.Path(self.folder)),
       overwrite=overwrite,
     )
@@ -217,7 +217,7 @@ def load(
       f"{name}: it drafts for a target and is no model by itself; give it as "
       "--draft_model, or open it with specjax.load_head(name, target)"
     )
-  config = hf.read_decoder_config(found.folder)
+  config = hf.read_decoder_config(found.folder, url=found.url)
   if pad_heads:
     ways = [
       placement.ways(axis, kind)

@@ -17,6 +17,7 @@ DRAFT, ACCEPT, RESIDUAL = 0, 1, 2
 _PURPOSES = 3
 
 _HOTTEST = 1e30  # temperature
+_BLOCK = 512  # of a vocabulary, for an arg-max on CPU
 
 
 @struct
@@ -64,7 +65,7 @@ def probs(logits: Array, settings: RowSettings) -> Array:
     float32 [B, T, V], each row summing to 1.
   """
   vocab = jnp.arange(logits.shape[-1], dtype=jnp.int32)
-  best = jnp.argmax(logits, axis=-1)[..., None].astype(jnp.int32)
+  best = argmax(logits)[..., None]
   one_hot = (vocab == best).astype(logits.dtype)
   is_greedy = settings.temperature <= 0.0
 
@@ -87,12 +88,44 @@ def probs(logits: Array, settings: RowSettings) -> Array:
   return lax.cond(jnp.all(is_greedy), lambda _: one_hot, sampled, logits)
 
 
+def argmax(x: Array) -> Array:
+  """The lowest index of the largest of x [..., V]: int32 [...].
+
+  Some index where there is a NaN.
+  """
+  if x.shape[-1] < 2 * _BLOCK or jax.device_count() > 1:
+    return _argmax(x)
+  return lax.platform_dependent(x, cpu=_argmax_by_blocks, default=_argmax)
+
+
+def _argmax(x):
+  return jnp.argmax(x, axis=-1).astype(jnp.int32)
+
+
+def _argmax_by_blocks(x):
+  """XLA's CPU backend takes five times as long for an arg-max as for a max."""
+  size = x.shape[-1]
+  whole = size - size % _BLOCK
+  tops = jnp.max(x[..., :whole].reshape(*x.shape[:-1], -1, _BLOCK), axis=-1)
+  if whole < size:
+    rest = jnp.max(x[..., whole:], axis=-1, keepdims=True)
+    tops = jnp.concatenate([tops, rest], axis=-1)
+  # The first block that has it; the last one reaches back into its neighbour,
+  # which has none, or it would have been first.
+  start = jnp.minimum(_argmax(tops) * _BLOCK, size - _BLOCK)[..., None]
+  inside = start + jnp.arange(_BLOCK, dtype=jnp.int32)
+  block = jnp.take_along_axis(x, inside, axis=-1)
+  return start[..., 0] + _argmax(block)
+
+
 def usable(logits: Array) -> Array:
   """Whether each position has a distribution: bool [B, T] of [B, T, V].
 
   False where any logit is NaN or +inf, or all are -inf.
   """
-  return jnp.isfinite(jnp.max(logits, axis=-1))
+  # XLA's CPU backend loses a NaN in a max of a thousand values or more.
+  held = jnp.where(jnp.isnan(logits), jnp.inf, logits)
+  return jnp.isfinite(jnp.max(held, axis=-1))
 
 
 def _when(wanted, keep, p, value):
@@ -227,4 +260,4 @@ def race(weights: Array, exponentials: Array) -> Array:
     int32 [...].
   """
   score = jnp.where(weights > 0, weights / exponentials, -1.0)
-  return jnp.argmax(score, axis=-1).astype(jnp.int32)
+  return argmax(score)

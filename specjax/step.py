@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from specjax import logprobs, sampling
 from specjax.models.base import Model
@@ -14,7 +15,7 @@ from specjax.sharding.placement import LOGITS, constrain
 from specjax.sharding.search import largest
 from specjax.state import Emitted, State
 from specjax.types import Array, Params, struct
-from specjax.verifiers.base import Verifier, VerifyNoise
+from specjax.verifiers.base import Verifier, VerifyNoise, greedy
 
 
 @struct
@@ -44,6 +45,15 @@ def propose_verify(
   by_vocab = functools.partial(constrain, place, names=LOGITS)
   top_k = functools.partial(largest, place)
 
+  def draw(logits, proposal, ctx):
+    p = by_vocab(sampling.probs(logits, ctx.sampling))  # B C+1 V
+    law = jax.vmap(verifier.law)(p, proposal)
+    return jax.vmap(verifier.draw)(law, _noise(ctx, p.shape))
+
+  def choose(logits, proposal):
+    # What `draw` gives where no row samples, in one reading of the logits.
+    return jax.vmap(greedy)(sampling.argmax(logits), proposal)
+
   def step(params: StepParams, state: State) -> tuple[State, Emitted]:
     ctx = context(params, state, proposer.lookahead)
     with jax.named_scope("draft"):
@@ -56,9 +66,11 @@ def propose_verify(
       out = target(params.target, block, cache, proposer.features)
       with jax.named_scope("sampling"):
         logits = ctx.penalties.apply(out.logits, proposal.tokens)
-        p = by_vocab(sampling.probs(logits, ctx.sampling))  # B C+1 V
-        law = jax.vmap(verifier.law)(p, proposal)
-        verdict = jax.vmap(verifier.draw)(law, _noise(ctx, p.shape))
+        verdict = lax.cond(
+          ctx.noise.is_greedy,
+          lambda: choose(logits, proposal),
+          lambda: draw(logits, proposal, ctx),
+        )
     with jax.named_scope("commit"):
       scores = logprobs.score(
         out.logits,

@@ -20,6 +20,7 @@ from tests.benchmark import tiny
 
 PROMPTS = ("the cat, the cat", "hello")
 CAPACITY = 64
+FITTED = ("--ends=head", "--fit")
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +78,11 @@ def test_the_prompt_is_the_source_and_every_proposer_says_the_same(
 
 def test_prompt_and_output_each_have_the_capacity(target, folders):
   engine = made(target, folders)
-  full, over = engine.generate(
-    [[5] * CAPACITY, [5] * (CAPACITY + 1)], max_new_tokens=1000
-  )
+  full, over = ([5] * CAPACITY, [5] * (CAPACITY + 1))
+  assert engine.refusal(specjax.Request(prompt=tuple(full))) is None
+  why = engine.refusal(specjax.Request(prompt=tuple(over)))
+  full, over = engine.generate([full, over], max_new_tokens=1000)
+  assert over.error == why
   assert full.finish_reason == "length"
   assert len(full.token_ids) == CAPACITY - 1
   assert f"prompt has {CAPACITY + 1} tokens" in over.error
@@ -155,18 +158,36 @@ def test_convert_writes_the_same_folder_in_either_form(folders, tmp_path):
   "command, flags",
   [
     (train, ["--proposer=medusa", "--data={p}", "--output={o}", "--steps=1"]),
-    (distill_data, ["--prompts={p}", "--output={o}"]),
+    (train, ["--layers=0", "--data={p}", "--output={o}", "--learn_prompts"]),
+    (train, ["--data={p}", "--output={o}", "--layers=0", *FITTED]),
+    (distill_data, ["--prompts={p}", "--output={o}", "--hidden=1"]),
+    (distill_data, ["--output={o}", "--self_prompts=9"]),
     (layers, ["--prompts={p}"]),
   ],
 )
-def test_commands_that_are_for_decoders_alone_say_so(
+def test_what_is_for_decoders_alone_says_so(
   folders, tmp_path, capsys, command, flags
 ):
   prompts = tiny.prompts(tmp_path / "p.jsonl", PROMPTS)
   flags = [flag.format(p=prompts, o=tmp_path / "out") for flag in flags]
   assert command.main(["prog", f"--model={folders}/target", *flags]) != 0
   err = capsys.readouterr().err
-  assert "is an encoder-decoder" in err and "decoders alone: give one" in err
+  assert "is an encoder-decoder" in err and len(err.splitlines()) == 1
+
+
+def test_a_draft_learns_what_its_target_answers(folders, tmp_path, capsys):
+  """specjax-distill-data makes pairs, specjax-train learns them."""
+  prompts = tiny.prompts(tmp_path / "p.jsonl", PROMPTS)
+  target = f"--model={folders}/target"
+  how = [f"--prompts={prompts}", f"--output={tmp_path}/data", "--slots=2"]
+  how += ["--max_new_tokens=6", "--temperatures=0,1", "--compilation_cache=off"]
+  assert distill_data.main(["prog", target, *how]) == 0
+  how = [f"--data={tmp_path}/data", f"--output={tmp_path}/draft", "--layers=0"]
+  how += ["--steps=2", "--batch=2", "--length=64", "--compilation_cache=off"]
+  how += ["--ends=own", "--loss=kl:1,tv:1"]
+  assert train.main(["prog", target, *how]) == 0, capsys.readouterr().err
+  draft = specjax.load(tmp_path / "draft")
+  assert draft.model.reads_source and draft.model.config.layers == 1
 
 
 def test_benchmark_measures_them(folders, tmp_path, capsys):

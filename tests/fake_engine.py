@@ -16,8 +16,9 @@ class Encoder:
 class Engine:
   """Answers a prompt with itself, reversed, two tokens a step.
 
-  A prompt of "fail" ends in an error. `before_step` is called before each
-  step with the number of rows finished so far.
+  A prompt of "fail" ends in an error, and of "refused" cannot be run.
+  `before_step` is called before each step with the number of rows finished so
+  far.
   """
 
   def __init__(self, before_step=lambda finished: None, slots=1):
@@ -31,6 +32,10 @@ class Engine:
 
   def warmup(self):
     pass
+
+  def refusal(self, request):
+    refused = request.prompt == tuple(map(ord, "refused"))
+    return "prompt is too long" if refused else None
 
   def run(self, requests):
     pending = self._samples(requests)

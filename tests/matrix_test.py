@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 
-import jax
 import pytest
 
 import specjax
@@ -55,16 +54,6 @@ def table():
     feature, *cells = [cell.strip() for cell in line.strip("|").split("|")]
     rows[feature] = dict(zip(PROPOSERS, cells, strict=True))
   return rows
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_quickly():
-  """Engines of a token or two: to compile them fast is what counts."""
-  option = "jax_disable_most_optimizations"
-  before = jax.config.read(option)
-  jax.config.update(option, True)
-  yield
-  jax.config.update(option, before)
 
 
 @pytest.fixture(scope="module")

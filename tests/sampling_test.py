@@ -188,6 +188,32 @@ def test_unusable_logits_are_told():
   assert good == [True, True, False, False, False, False]
 
 
+@pytest.mark.parametrize("size", [1000, 4096, 49152])
+def test_one_bad_logit_among_many_is_told(size):
+  """RULES 5, at the size of a real vocabulary: XLA's max may lose a NaN."""
+  draws = np.random.default_rng(size)
+  places = (0, 1, size // 2, size - 1, *draws.integers(0, size, 5))
+  logits = draws.normal(size=(len(places) + 1, 2, size)).astype(np.float32)
+  for row, place in enumerate(places):
+    logits[row, 1, place] = np.nan
+  good = np.asarray(jax.jit(sampling.usable)(logits))
+  assert good[:, 0].all() and good[-1].all()
+  assert not good[:-1, 1].any()
+
+
+@pytest.mark.parametrize("size", [1, 511, 1023, 1024, 1535, 50257])
+def test_argmax_is_the_lowest_index_of_the_largest(size):
+  draws = np.random.default_rng(size)
+  many = draws.integers(0, 50, (2, 3, size)).astype(np.float32)  # full of ties
+  for x in (many, -many, np.full_like(many, -np.inf)):
+    np.testing.assert_array_equal(
+      jax.jit(sampling.argmax)(x), np.argmax(x, axis=-1)
+    )
+  many[0, 1, size // 2] = np.nan
+  found = np.asarray(jax.jit(sampling.argmax)(many))
+  assert (found >= 0).all() and (found < size).all()
+
+
 def test_rows_beside_a_filtered_one_keep_every_bit():
   """RULES 7: filtered or not, greedy or not, is a row's own affair."""
   draws = np.random.default_rng(0)

@@ -42,6 +42,10 @@ class Figures:
     """The same by place in the proposal; a place counts as drafted also where
     an earlier one was rejected."""
   )
+  alpha: float | None = _figure(
+    """Leviathan et al.'s: the acceptance of a token whose predecessors in the
+    proposal were accepted."""
+  )
   draft_cost: float | None = _figure(
     """c: the proposer's ingest and draft alone, over C and over a plain step:
     what one drafted token costs."""
@@ -73,10 +77,9 @@ class Figures:
     drafting step cost its two models' passes and nothing else."""
   )
   paper_speedup: float | None = _figure(
-    """(1 - a^(C+1)) / ((1 - a)(C c + 1)) (Leviathan et al. 2023, theorem 3.8):
-    a is the acceptance of a token whose predecessors in the proposal were
-    accepted; a pass over C + 1 tokens is taken to cost as much as one over a
-    single token, and every step to draft."""
+    """(1 - a^(C+1)) / ((1 - a)(C c + 1)) (Leviathan et al. 2023, theorem 3.8)
+    with a for alpha; a pass over C + 1 tokens is taken to cost as much as one
+    over a single token, and every step to draft."""
   )
   efficiency: float | None = _figure(
     """speedup over predicted_speedup. As c and v divide by the same plain
@@ -244,6 +247,7 @@ def compute(
     tokens_per_step=per_step,
     acceptance=accepted,
     acceptance_per_position=places,
+    alpha=alpha,
     draft_cost=c,
     speedup=gain,
     speedup_with_prompt=_median(ratios(samples, plain, "whole")),

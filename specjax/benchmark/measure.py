@@ -1,6 +1,7 @@
 """The benchmark itself: load, warm up, go round, write down."""
 
 import dataclasses
+import functools
 import pathlib
 import statistics
 from collections.abc import Callable, Sequence
@@ -171,15 +172,9 @@ def _runs(plan, target, target_s, built, say):
         name=one.name,
         draft=draft,
         load_s=target_s + draft_s,
+        check=functools.partial(plan_lib.check_room, built),
         **options,
       )
-    )
-    plan_lib.check_room(
-      plan,
-      built,
-      capacity=made[-1].engine.capacity,
-      vocab_size=target.model.vocab_size,
-      reads_source=target.model.reads_source,
     )
   return made, drafts
 

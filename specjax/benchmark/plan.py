@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from specjax import api
 from specjax.benchmark import asked, machine
 from specjax.engine.request import Request
 from specjax.jobs import prompts, requests
@@ -127,14 +128,7 @@ def build(
   return built
 
 
-def check_room(
-  plan: Plan,
-  built: Sequence[Request],
-  *,
-  capacity: int,
-  vocab_size: int,
-  reads_source: bool = False,
-) -> None:
+def check_room(built: Sequence[Request], engine: api.Engine) -> None:
   """Refuses requests that an engine would cut or refuse.
 
   Where the target reads a source, prompt and output each have the capacity.
@@ -142,10 +136,11 @@ def check_room(
   Raises:
     ValueError: names the prompt, its size and the fix.
   """
+  model, capacity = engine.target.model, engine.capacity
   for request in built:
     size = len(request.prompt)
     together = size + request.max_new_tokens
-    if reads_source:
+    if model.reads_source:
       together = max(size, 1 + request.max_new_tokens)
     if together > capacity:
       raise ValueError(
@@ -153,5 +148,5 @@ def check_room(
         f" {request.max_new_tokens} new ones does not fit --capacity={capacity}"
         "; raise it or lower --max_new_tokens"
       )
-    if not size or max(request.prompt) >= vocab_size:
+    if not size or max(request.prompt) >= model.vocab_size:
       raise ValueError(f"prompt {request.id!r} is empty or not of this model")

@@ -14,6 +14,7 @@ _COLUMNS = (
   ("equal", "tokens_equal", "{:.1%}"),
 )
 _MODEL = (
+  ("alpha", "alpha", "{:.2f}"),
   ("c", "draft_cost", "{:.3f}"),
   ("v", "verify_cost", "{:.2f}"),
   ("w", "wide_share", "{:.2f}"),

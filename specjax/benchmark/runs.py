@@ -96,6 +96,7 @@ def make(
   clock: Callable[[], float] = time.perf_counter,
   ngram_min: int | None = None,
   ngram_max: int | None = None,
+  check: Callable[[api.Engine], None] = lambda engine: None,
   **options: Any,
 ) -> Run:
   """Makes an engine and compiles it.
@@ -110,10 +111,11 @@ def make(
     load_s: seconds that loading the weights took before.
     clock: seconds.
     ngram_min, ngram_max: for ngram; the proposer's own unless given.
+    check: is given the engine before it compiles.
     **options: of `api.Engine`: slots, capacity, seed, verifier.
 
   Raises:
-    ValueError: names what does not fit.
+    ValueError: names what does not fit; or as `check`.
   """
   if kind == PLAIN:
     kept = {"proposer": "none"}
@@ -125,6 +127,7 @@ def make(
     kept |= {"draft_layers": kinds.layers(layers)}
   start = clock()
   engine = api.Engine(target, **kept, **options)
+  check(engine)
   engine.warmup()
   return Run(
     name=name or Asked(kind=kind, lookahead=lookahead).name,

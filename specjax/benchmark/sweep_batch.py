@@ -1,6 +1,7 @@
 """Tokens a second of all rows together against their number."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,24 +44,18 @@ def measure(
   made = sweep.record(plan, "batch", points, what)
   for size in batches:
     say(f"compiling {size} slots …")
+    requests = [
+      dataclasses.replace(built[index % len(built)], id=str(index))
+      for index in range(size)
+    ]
     run = runs.make(
       target,
       "ngram",
       lookahead,
       ngram_min=plan.ngram_min,
       ngram_max=plan.ngram_max,
+      check=functools.partial(plan_lib.check_room, requests),
       **plan.engine_options() | {"slots": size},
-    )
-    requests = [
-      dataclasses.replace(built[index % len(built)], id=str(index))
-      for index in range(size)
-    ]
-    plan_lib.check_room(
-      plan,
-      requests,
-      capacity=run.engine.capacity,
-      vocab_size=target.model.vocab_size,
-      reads_source=target.model.reads_source,
     )
     # With a lookahead of 0 an engine runs its plain program.
     both = (_At(runs.PLAIN, run, 0), _At("ngram", run, lookahead))

@@ -27,7 +27,7 @@ from specjax.checkpoints import (
 from specjax.checkpoints.ranges import Traffic
 from specjax.checkpoints.tensor_files import CheckpointError as CheckpointError
 from specjax.models import config as config_lib
-from specjax.models import padding
+from specjax.models import padding, t5_family
 
 
 def read_config(folder: os.PathLike | str) -> dict[str, Any]:
@@ -47,16 +47,44 @@ def read_config(folder: os.PathLike | str) -> dict[str, Any]:
   return text.read_json(folder / "config.json")
 
 
+def read_model_config(
+  folder: os.PathLike | str, *, url: str | None = None
+) -> dict[str, Any]:
+  """The same of a whole model, tied or not as its tensors are.
+
+  Args:
+    folder: the model's.
+    url: where the safetensors lie, if not in the folder.
+
+  Raises:
+    As `read_config`, and as `open_tensors` where the tensors must tell.
+  """
+  content = read_config(folder)
+  other = t5_family.untied(content)
+  if other is None:
+    return content
+  head = keymaps.LAYOUTS[content["architectures"][0]].name_of("head.weight")
+  with contextlib.ExitStack() as stack:
+    try:
+      found = tensor_files.open_folder(pathlib.Path(folder), stack, url=url)
+    except FileNotFoundError:  # whoever loads it says so, or it is Orbax's
+      return content
+    return other if head in found else content
+
+
 def read_decoder_config(
-  folder: os.PathLike | str,
+  folder: os.PathLike | str, *, url: str | None = None
 ) -> config_lib.DecoderConfig:
   """What a model folder's config.json says of its decoder.
+
+  Args:
+    folder, url: as in `read_model_config`.
 
   Raises:
     FileNotFoundError: the folder or the file is absent.
     ValueError: names the file and the key that cannot be followed.
   """
-  content = read_config(folder)
+  content = read_model_config(folder, url=url)
   try:
     return config_lib.from_hugging_face(content)
   except ValueError as error:  # It begins with the file's own name.

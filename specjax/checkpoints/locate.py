@@ -15,6 +15,7 @@ from specjax.checkpoints import folders
 # What a model folder is made of; other files of a repository stay there.
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja")
 _VERSION = 2  # of what a fetched folder holds
+_URL = re.compile(r"[a-z0-9]+://")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -54,20 +55,40 @@ def find(name: str | os.PathLike, *, ranged: bool = False) -> Found:
     ValueError: the name is none of the three.
   """
   name = os.fspath(name)
-  if re.match(r"[a-z0-9]+://", name):
+  if (here := find_here(name)) is not None:
+    return Found(folder=here)
+  if _URL.match(name):
     return _fetch(name, ranged)
+  return Found(folder=_download(name))
+
+
+def find_here(name: str | os.PathLike) -> pathlib.Path | None:
+  """The folder of a model that is on this machine by itself.
+
+  Args:
+    name: as in `find`.
+
+  Returns:
+    The folder; None of a URL or a hub id, which `find` would fetch.
+
+  Raises:
+    FileNotFoundError, ValueError: as `find`, of a name that is none of them.
+  """
+  name = os.fspath(name)
+  if _URL.match(name):
+    return None
   folder = pathlib.Path(name).expanduser()
   if name and folder.is_dir():  # an empty name would be this folder
-    return Found(folder=folder)
+    return folder
   if name and folder.exists():
     raise ValueError(
       f"model {name!r} is a file; give the folder that holds config.json (a "
       "GGUF file becomes one with specjax-convert)"
     )
   if (brought := shipped.find(name)) is not None:
-    return Found(folder=brought)
+    return brought
   if _HUB_ID.fullmatch(name):
-    return Found(folder=_download(name))
+    return None
   known = f", nor one of {', '.join(shipped.names())}" * bool(shipped.names())
   raise FileNotFoundError(
     f"model {name!r}: no such folder, and not a hub id of the form org/name"

@@ -19,7 +19,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from specjax.cli import benchmark_settings, command, table
+from specjax.benchmark import asked
+from specjax.cli import benchmark_settings, checks, command, table
 
 PROGRAM = "specjax-benchmark"
 
@@ -41,6 +42,10 @@ def _main(argv: Sequence[str]) -> int:
     print("\n".join([__doc__.rstrip(), "", "Flags:", "", *lines]))
     return 0
   _check_files(s)
+  checks.check_draft(f"--draft_model={s.draft_model}", s.draft_model)
+  for text in s.runs:
+    if (run := asked.parse(text)).reads:
+      checks.check_draft(f"--runs={text}", run.what)
   # jax takes a second to import: wrong command lines fail before it.
   from specjax import compilation_cache, pictures
   from specjax.benchmark import plots, record, report, sweep
@@ -76,7 +81,7 @@ def _measure(s: benchmark_settings.Settings, rows, write) -> dict[str, Any]:
     sweep_steps,
   )
 
-  asked = plan.Plan(
+  what = plan.Plan(
     model=s.model,
     draft_model=s.draft_model,
     draft_layers=s.draft_layers,
@@ -100,15 +105,15 @@ def _measure(s: benchmark_settings.Settings, rows, write) -> dict[str, Any]:
   how = {"write": write, "say": _say}
   match s.sweep:
     case "batch":
-      return sweep_batch.measure(asked, rows, **how)
+      return sweep_batch.measure(what, rows, **how)
     case "live":
-      return sweep_steps.live(asked, **how)
+      return sweep_steps.live(what, **how)
     case "capacity":
-      return sweep_steps.capacity(asked, **how)
+      return sweep_steps.capacity(what, **how)
     case "startup":
-      return sweep_startup.measure(asked, **how)
+      return sweep_startup.measure(what, **how)
   cache = compilation_cache.default_folder().parent / "gguf"
-  return measure.measure(asked, rows, cache=cache, **how)
+  return measure.measure(what, rows, cache=cache, **how)
 
 
 def _rows(s: benchmark_settings.Settings) -> list[Any]:

@@ -81,6 +81,31 @@ def check(given: settings_lib.Given) -> None:
     _check_random(alone, config, "with")
 
 
+def check_draft(flag: str, name: str | None) -> None:
+  """Refuses what nothing that drafts can be called, before anything is loaded.
+
+  Args:
+    flag: with its value, as it was given.
+    name: of a folder, of what comes with specjax, of a hub or a URL; or None.
+
+  Raises:
+    UsageError: names the flag and what there is.
+  """
+  if name is None:
+    return
+  from specjax.checkpoints import locate  # numpy and its like
+
+  try:
+    locate.find_here(name)
+  except ValueError as error:
+    raise command.UsageError(f"{flag}: {error}") from None
+  except FileNotFoundError as error:
+    close = table.hint(name, shipped.names())
+    raise command.UsageError(
+      f"{flag}: {error}{close}; name one of those, or a folder"
+    ) from None
+
+
 def check_rows(given: settings_lib.Given, rows: Sequence[Any]) -> None:
   """Refuses flags that no row of the prompt file would heed.
 

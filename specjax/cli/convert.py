@@ -143,7 +143,7 @@ def copy(
       folder,
       {entry.name: entry.shape for entry in entries},
       ((entry.name, entry.read()) for entry in _bar(entries)),
-      config=hf.read_config(source),
+      config=hf.read_model_config(source),
       dtype=dtype_of(dtype),
       others=folders.companions(source),
       overwrite=overwrite,

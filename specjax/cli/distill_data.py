@@ -8,12 +8,13 @@
 Each prompt is answered at each of --temperatures, by the same engine as
 specjax-generate. DATA gets shards of rows (prompt and answer as tokens, where
 the answer begins and, with --hidden, the target's hidden states) and a manifest
-that says whose they are; specjax-train reads them. Prompts come in an order of
-the seed, so that what an ended run has made is a fair sample of them. A run
-that was ended by Ctrl-C, SIGTERM or a kill goes on with --resume; a kill costs
-the rows of five seconds, which come out the same again. Exit code: 0 done (even
-where some prompts could not be answered), 1 failed or none could, 2 wrong
-command line, 130 interrupted, 143 terminated.
+that says whose they are; specjax-train reads them. Of an encoder-decoder they
+are pairs of a source and an output. Prompts come in an order of the seed, so
+that what an ended run has made is a fair sample of them. A run that was ended
+by Ctrl-C, SIGTERM or a kill goes on with --resume; a kill costs the rows of
+five seconds, which come out the same again. Exit code: 0 done (even where some
+prompts could not be answered), 1 failed or none could, 2 wrong command line,
+130 interrupted, 143 terminated.
 """
 
 import sys
@@ -52,7 +53,8 @@ def _main(argv: Sequence[str]) -> int:
 
   sources, held_out, held_digest = _prompts(s)
   target = api.load(s.model, dtype=s.dtype)
-  target.require_decoder("data to train on")
+  if target.model.reads_source:
+    _check_pairs(s)
   about = _about(s, target, sources.digest, held_digest)
   with shard_writer.Writer(
     s.output, about, overwrite=s.overwrite, resume=s.resume
@@ -63,6 +65,20 @@ def _main(argv: Sequence[str]) -> int:
       _say(f"{s.output} is complete: nothing left to do")
       return 0
     return _fill(s, target, sources, held_out, writer)
+
+
+def _check_pairs(s: distill_settings.Settings) -> None:
+  """Refuses what an encoder-decoder cannot make."""
+  named = {
+    "hidden": ",".join(map(str, s.hidden)),
+    "self_prompts": s.self_prompts,
+  }
+  for name, value in named.items():
+    if value:
+      raise command.UsageError(
+        f"--{name}={value} is for decoders alone, and --model={s.model} is an"
+        " encoder-decoder, of which pairs are made; leave it out"
+      )
 
 
 def _prompts(s: distill_settings.Settings):

@@ -17,6 +17,7 @@ the reader of standard output has gone, 143 terminated.
 """
 
 import contextlib
+import functools
 import gc
 import hashlib
 import time
@@ -53,6 +54,9 @@ def _main(argv: Sequence[str]) -> int:
     streams.say(settings_lib.help_text(__doc__))
     return 0
   checks.check(given)
+  checks.check_draft(
+    checks.named(given, "draft_model"), given.settings.draft_model
+  )
   if given.settings.profile_dir is not None:
     profiling.check(given.settings.profile_dir)
   with processes.joined(given.settings, PROGRAM) as group:
@@ -180,9 +184,10 @@ def _answer(s: settings_lib.Settings) -> int:
   from specjax.jobs import prompts, requests
 
   first = hosts.current().is_first
-  engine, encoder = _engine(s)
   row = prompts.Row(line=1, id="0", prompt=s.prompt, messages=None, settings={})
-  request = requests.build(row, _defaults(s), encoder)
+  asked = functools.partial(requests.build, row, _defaults(s))
+  engine, encoder = _engine(s, asked=asked)
+  request = asked(encoder)
   start = time.perf_counter()
   done = {}
   for event in engine.run([request]):
@@ -219,7 +224,9 @@ def _no_collection() -> Iterator[None]:
 
 
 @_no_collection()
-def _engine(s: settings_lib.Settings, check_models=None, top_logprobs=0):
+def _engine(
+  s: settings_lib.Settings, check_models=None, top_logprobs=0, asked=None
+):
   """Loads and compiles; gives the engine and the target's tokenizer.
 
   Args:
@@ -227,6 +234,8 @@ def _engine(s: settings_lib.Settings, check_models=None, top_logprobs=0):
     check_models: called with digests of the models' files, before their
       weights are loaded.
     top_logprobs: see `engine.loop.Engine`.
+    asked: gives the only request, of the target's tokenizer. One that cannot
+      run is refused before anything compiles.
   """
   names = f"{s.model}{f' and {s.draft_model}' if s.draft_model else ''}"
   processes.report(f"loading {names} …")
@@ -260,6 +269,10 @@ def _engine(s: settings_lib.Settings, check_models=None, top_logprobs=0):
     max_memory=s.max_memory,
     top_logprobs=top_logprobs,
   )
+  if asked is not None:
+    refused = engine.refusal(asked(target.tokenizer))
+    if refused is not None:
+      raise ValueError(refused)
   processes.report(memory.line(engine.memory, engine.memory_limit))
   loaded = time.perf_counter()
   after = " the first time, seconds after" if kept else ""

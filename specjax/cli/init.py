@@ -2,10 +2,13 @@
 
   specjax-init --preset=chinchilla_tiny --output=FOLDER --seed=0
   specjax-init --preset=chinchilla_tiny_draft --output=DRAFT_FOLDER
+  specjax-init --preset=t5_small --size=d_model:384 --tokenizer=FOLDER \\
+    --output=START
 
 The folder holds what a real model's does: config.json, the weights as
-safetensors and a tokenizer of bytes. What it writes means nothing, but it is
-decoded, sharded, saved and resumed as any model. Weights are written one tensor
+safetensors and a tokenizer, of bytes unless --tokenizer names another. What it
+writes means nothing, but it is decoded, sharded, saved, resumed and trained as
+any model. Weights are written one tensor
 at a time. Exit code: 0 done, 1 failed, 2 wrong command line, 130 interrupted.
 """
 
@@ -30,6 +33,17 @@ class Settings:
 
   preset: str | None = table.setting(
     None, "choice", "the sizes to take", tuple(presets.PRESETS)
+  )
+  size: tuple[str, ...] = table.setting(
+    (),
+    "texts",
+    "changes the preset's config.json, as num_hidden_layers:2; may be given"
+    " several times",
+  )
+  tokenizer: str | None = table.setting(
+    None,
+    "string",
+    "a folder whose tokenizer goes with it; one of bytes if not given",
   )
   output: str | None = table.setting(None, "string", "the folder to write")
   seed: int = table.setting(0, "integer", "the same seed, the same weights")
@@ -92,6 +106,15 @@ def parse(argv: Sequence[str]) -> Settings | None:
       f"--seed={given['seed']} is out of range; give a number from 0 to"
       f" {2**64 - 1}"
     )
+  if not given.get("tokenizer", "-").strip():
+    raise command.UsageError("--tokenizer= is empty; name a folder")
+  for one in given.get("size", ()):
+    key, _, value = one.partition(":")
+    if not key.strip() or not (value.isascii() and value.isdigit()):
+      raise command.UsageError(
+        f"--size={one}: give a key of config.json and a whole number, as"
+        " num_hidden_layers:2"
+      )
   return Settings(**given)
 
 
@@ -108,7 +131,12 @@ def _main(argv: Sequence[str]) -> int:
   from specjax.checkpoints import folders, random_folder
 
   folder, dtype = pathlib.Path(s.output), convert.dtype_of(s.dtype)
-  size = random_folder.size(s.preset, dtype)
+  made = random_folder.plan(
+    s.preset,
+    size={k: int(v) for k, _, v in (one.partition(":") for one in s.size)},
+    tokenizer=s.tokenizer,
+  )
+  size = made.size(dtype)
   if size > MAX_BYTES and not s.yes:
     raise command.UsageError(
       f"--preset={s.preset} takes {size / 1e9:.1f} GB in {s.dtype}; give --yes"
@@ -124,9 +152,7 @@ def _main(argv: Sequence[str]) -> int:
       f"--output={s.output}: {s.preset} takes {size / 1e9:.1f} GB in {s.dtype}"
       f" and {free / 1e9:.1f} GB are free there; name a folder with more room"
     )
-  random_folder.write(
-    folder, s.preset, seed=s.seed, dtype=dtype, overwrite=s.overwrite
-  )
+  made.write(folder, seed=s.seed, dtype=dtype, overwrite=s.overwrite)
   shown = f"{size / 1e9:.1f} GB" if size > 1e9 else f"{size / 1e6:.1f} MB"
   print(f"wrote {s.output} ({s.preset}, {shown}, {s.dtype})")
   return 0

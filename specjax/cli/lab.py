@@ -66,7 +66,7 @@ def _main(argv: Sequence[str]) -> int:
     rows += others
   else:
     rows = list(_smallest(asked) if s.smallest else _rows(asked, asked.config))
-    print(text.table(rows))
+    print(text.table(rows, asked.acceptance or text.ACCEPTANCES))
   if s.json is not None:
     files.write_json(s.json, rows)
   if s.csv is not None:

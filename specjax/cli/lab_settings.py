@@ -7,13 +7,12 @@ from collections.abc import Collection, Sequence
 
 from absl import flags
 
-from specjax.cli import command, settings, table, train_settings
+from specjax.cli import command, lab_lists, settings, table, train_settings
 from specjax.lab import strategy as strategy_lib
 from specjax.lab import topology as topology_lib
 from specjax.models import presets
 from specjax.proposers import kinds
 
-_MOST = 2**20
 # Of `lab.drafting`, which needs jax.
 PROPOSERS = tuple(kinds.KINDS)
 _HEADS = ("medusa", "eagle", "mtp")
@@ -78,6 +77,12 @@ class Settings:
     "string",
     "how many tokens rows have when the step runs; the context, if not given",
   )
+  acceptance: str | None = table.setting(
+    None,
+    "string",
+    "how often a draft is accepted, for the speed-ups over lookahead 0;"
+    " 0.6,0.7,0.8,0.9 if not given",
+  )
   dtype: str | None = table.setting(
     None,
     "choice",
@@ -116,8 +121,9 @@ class Asked:
   Attributes:
     settings: as given.
     config, against: what the configs say; None where there is none.
-    topologies, strategies, proposers, batch, lookahead, context, live: the
-      lists; live is None for the context.
+    topologies, strategies, proposers, batch, lookahead, context, live,
+      acceptance: the lists; live is None for the context, and acceptance for
+      the table's own.
   """
 
   settings: Settings
@@ -130,6 +136,7 @@ class Asked:
   lookahead: tuple[int, ...]
   context: tuple[int, ...]
   live: tuple[int, ...] | None
+  acceptance: tuple[float, ...] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -207,10 +214,13 @@ def parse(argv: Sequence[str]) -> Asked | None:
     topologies=table.listed("topology", s.topology, topology_lib.parse),
     strategies=strategies,
     proposers=proposers,
-    batch=_numbers("batch", s.batch, c.slots),
+    batch=lab_lists.numbers("batch", s.batch, c.slots),
     lookahead=lookahead,
-    context=_numbers("context", s.context, c.capacity or 2048, least=2),
+    context=lab_lists.numbers(
+      "context", s.context, c.capacity or 2048, least=2
+    ),
     live=None if s.live is None else _live(s, c),
+    acceptance=_acceptance(s, lookahead),
   )
 
 
@@ -258,23 +268,6 @@ def _own(c: settings.Settings) -> str:
   target = c.strategy or "tensor"
   text = f"{target}/{c.draft_strategy or target}"
   return f"{text}+{c.cache_sharding}" if c.cache_sharding else text
-
-
-def _numbers(
-  name: str, text: str | None, default: int, least: int = 1
-) -> tuple[int, ...]:
-  """A list of whole numbers."""
-
-  def one(part: str) -> int:
-    if not part.isdecimal() or not least <= int(part) <= _MOST:
-      raise ValueError(
-        f"--{name}={text}: {part!r} is no whole number from {least} to {_MOST}"
-      )
-    return int(part)
-
-  if text is not None and not text.strip():
-    raise command.UsageError(f"--{name} is empty; give numbers, as 1,8")
-  return table.listed(name, str(default) if text is None else text, one)
 
 
 def _check_proposers(
@@ -362,7 +355,7 @@ def _lookahead(
 ) -> tuple[int, ...]:
   drafts = proposers != ("none",)
   default = config.settings.lookahead if drafts else 0
-  found = _numbers("lookahead", s.lookahead, default, least=0)
+  found = lab_lists.numbers("lookahead", s.lookahead, default, least=0)
   if not drafts and any(found):
     raise command.UsageError(
       f"--lookahead={s.lookahead}: proposer 'none' drafts nothing; give 0"
@@ -370,9 +363,25 @@ def _lookahead(
   return found
 
 
+def _acceptance(
+  s: Settings, lookahead: tuple[int, ...]
+) -> tuple[float, ...] | None:
+  if s.acceptance is None:
+    return None
+  if s.against is not None or min(lookahead) or not max(lookahead):
+    raise command.UsageError(
+      f"--acceptance={s.acceptance} does nothing without speed-ups, which are"
+      " of one config and over lookahead 0; give --lookahead=0,4 and no"
+      " --against"
+    )
+  return lab_lists.shares("acceptance", s.acceptance)
+
+
 def _live(s: Settings, c: settings.Settings) -> tuple[int, ...]:
-  found = _numbers("live", s.live, 1)
-  most = min(_numbers("context", s.context, c.capacity or 2048, least=2))
+  found = lab_lists.numbers("live", s.live, 1)
+  most = min(
+    lab_lists.numbers("context", s.context, c.capacity or 2048, least=2)
+  )
   if max(found) > most:
     raise command.UsageError(
       f"--live={s.live}: rows of a context of {most} cannot have {max(found)}"

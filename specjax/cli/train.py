@@ -4,6 +4,9 @@
   specjax-train --config=configs/train_smollm2_eagle.py --output=HEAD
   specjax-generate --model=TARGET --proposer=draft_model --draft_model=DRAFT …
 
+An encoder-decoder learns pairs of prompt and answer, and its own begin too:
+--size and --loss=next_token need nothing of TARGET but its sizes and tokenizer.
+
 The best data are the target's own answers, with its states
 (specjax-distill-data --hidden); without states the target reads along, one more
 pass of it for every batch. OUTPUT becomes the folder that
@@ -65,7 +68,7 @@ def _main(argv: Sequence[str]) -> int:
     compilation_cache.enable(s.compilation_cache)
   target, placement = _target(s)
   corpus, held_out = _corpora(s, target)
-  rows, looked = _rows(s, corpus), _rows(s, held_out)
+  rows, looked = _rows(s, target, corpus), _rows(s, target, held_out)
   # A run that goes on has left its beginning behind.
   fits = s.fit and not (s.resume and trainer.has_begun(output / RUN))
   objective = _objective(
@@ -73,7 +76,7 @@ def _main(argv: Sequence[str]) -> int:
   )
   _claim(s, output, target, corpus)
   made = trainer.Trainer(objective, _options(s))
-  _say(_summary(s, made, rows, looked))
+  _say(_summary(s, made, rows, looked, corpus.is_pairs))
   with stopping.patient() as stop, _Progress(s.steps) as progress:
     state, done = trainer.run(
       made,
@@ -129,35 +132,56 @@ def _target(s: train_settings.Settings) -> tuple[Any, Any]:
   target = pretrained.load(
     s.model, dtype=s.dtype, mesh=s.mesh, strategy=s.strategy
   )
-  target.require_decoder("training")
+  if target.model.reads_source:
+    _check_pairs(s)
   return target, target.model.placement
+
+
+def _check_pairs(s: train_settings.Settings) -> None:
+  """Refuses what an encoder-decoder is not trained with."""
+  if s.proposer != "draft_model":
+    raise command.UsageError(
+      f"--proposer={s.proposer}: --model={s.model} is an encoder-decoder, and"
+      " heads on one are not trained; give --proposer=draft_model"
+    )
+  for name in ("learn_prompts", "fit"):
+    if getattr(s, name):
+      raise command.UsageError(
+        f"--{name} is for decoders alone, and --model={s.model} is an"
+        " encoder-decoder; leave it out"
+      )
 
 
 def _corpora(s: train_settings.Settings, target: Any) -> tuple[Any, Any]:
   """What to train on and what is held out."""
   from specjax.training import data
 
-  corpus = data.join([_corpus("data", name, target) for name in s.data])
-  if s.learn_prompts and not corpus.answer.any():
-    raise ValueError(
-      "--learn_prompts does nothing: no text of --data answers a prompt; leave"
-      " it out"
+  corpus = data.join(
+    [_corpus("data", name, target, s.length) for name in s.data]
+  )
+  # The first token of a text is never predicted, of a prompt or not.
+  if s.learn_prompts and not (corpus.answer > 1).any():
+    given = " ".join(f"--data={name}" for name in s.data)
+    raise command.UsageError(
+      f"--learn_prompts does nothing with {given}: no text there answers a"
+      " prompt, so all of it is learned anyway; leave it out"
     )
   if s.held_out is not None:
-    held_out = _corpus("held_out", s.held_out, target)
+    held_out = _corpus("held_out", s.held_out, target, s.length)
     data.check_alike(corpus, held_out)
     return corpus, held_out
   return corpus.split(s.held_out_share, s.length)
 
 
-def _corpus(flag: str, name: str, target: Any) -> Any:
+def _corpus(flag: str, name: str, target: Any, length: int) -> Any:
   from specjax.training import data, shards, texts
 
   size = target.model.config.vocab_size
+  pairs = length if target.model.reads_source else None
   try:
     if (pathlib.Path(name) / shards.MANIFEST).is_file():
       return data.from_shards(name, target=target)
-    return texts.corpus(name, target.tokenizer, vocab_size=size)
+    return texts.corpus(name, target.tokenizer, vocab_size=size, pairs=pairs)
   except OSError as error:
     raise ValueError(f"--{flag}={name}: {error}") from None
   except ValueError as error:
@@ -203,9 +227,12 @@ def _objective(s, target, placement, corpus, weights, fitted_to) -> Any:
   )
 
 
-def _rows(s: train_settings.Settings, corpus: Any) -> Any:
+def _rows(s: train_settings.Settings, target: Any, corpus: Any) -> Any:
   from specjax.training import packing
 
+  if corpus.is_pairs:
+    start = target.model.config.start_id
+    return packing.Pairs(corpus, s.length, start=start)
   return packing.Rows(corpus, s.length, prompts=s.learn_prompts)
 
 
@@ -263,20 +290,18 @@ def _claim(s, output: pathlib.Path, target, corpus) -> None:
   shard_writer.write(path, (json.dumps(said, indent=2) + "\n").encode())
 
 
-def _summary(s, made, rows, looked) -> str:
+def _summary(s, made, rows, looked, pairs: bool) -> str:
   text = (
     f"{s.proposer}: {made.size / 1e6:.1f}M parameters to train; {rows.tokens}"
     f" tokens in {len(rows)} rows of {s.length}, {looked.tokens} held out;"
     f" {s.steps} steps of {s.batch * s.accumulate} rows"
   )
   law = made.objective.law
-  if not law.is_stored:
-    lacks = ",".join(map(str, sorted(set(law.layers) - set(law.stored))))
-    text += (
-      f"; the data have no states after layers {lacks}, so the target reads"
-      " along (specjax-distill-data --hidden="
-      f"{','.join(map(str, sorted(set(law.layers))))} stores all it needs)"
-    )
+  if not law.is_stored and {"kl", "tv"} & set(made.objective.weights):
+    text += "; the target reads along, to say what it thinks of each token"
+    if not pairs:
+      layers = ",".join(map(str, sorted(set(law.layers))))
+      text += f" (data of specjax-distill-data --hidden={layers} would say it)"
   return text
 
 

@@ -40,8 +40,9 @@ class Settings:
     "texts",
     "what to train on: a folder of specjax-distill-data; or text files, .jsonl"
     ' ({"text": "…"}, {"prompt": "…", "answer": "…"} or {"messages": […]}) or'
-    " folders of both, of which .txt, .md, .rst and .jsonl are read; texts may"
-    " be given several times",
+    " folders of both, of which .txt, .md, .rst and .jsonl are read; an"
+    " encoder-decoder learns pairs of prompt and answer alone; may be given"
+    " several times",
   )
   held_out: str | None = table.setting(
     None,
@@ -124,7 +125,10 @@ class Settings:
   steps: int = table.setting(1000, "integer", "steps of the optimizer")
   batch: int = table.setting(8, "integer", "rows of a pass")
   length: int = table.setting(
-    256, "integer", "tokens of a row; texts are packed into rows"
+    256,
+    "integer",
+    "tokens of a row; texts are packed into rows. Of pairs, of both sides, and"
+    " the most that one may have",
   )
   accumulate: int = table.setting(
     1, "integer", "passes of a step, whose gradients are summed"
@@ -320,7 +324,8 @@ def _check(s: Settings, given: Mapping[str, Any]) -> None:
     )
   if s.warmup is not None and s.warmup >= s.steps:
     raise command.UsageError(
-      f"{named('warmup')} is no less than --steps={s.steps}; give fewer"
+      f"{named('warmup')} is no less than --steps={s.steps}; give a"
+      " smaller one, or more --steps"
     )
   if s.final_rate > 1:
     raise command.UsageError(

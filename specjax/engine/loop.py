@@ -213,7 +213,7 @@ class Engine:
         if request is None:
           more = False
           break
-        error = self._refusal(request)
+        error = self.refusal(request)
         if error is not None:
           yield Completion(
             id=request.id,
@@ -239,8 +239,8 @@ class Engine:
           return slot
     return None
 
-  def _refusal(self, request: Request) -> str | None:
-    """Why a request cannot run, or None."""
+  def refusal(self, request: Request) -> str | None:
+    """Why a request cannot run, or None; nothing is compiled for it."""
     return refusal(
       request,
       capacity=self.capacity,

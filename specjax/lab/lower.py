@@ -106,6 +106,8 @@ class Step:
     lowered: jax's.
     variant: what was chosen of the proposer; see `Drafting`.
     held: bytes of arguments a chip by part, without what layouts add.
+    resting: of them those that only the reading of a source takes, and no step:
+      an encoder's. They lie in the memory all the same.
     ideal: bytes a chip must move at least, by part: weights as often as
       passes go over them, live keys and values once a pass. What drafts read of
       the target's counts as the target's.
@@ -118,6 +120,7 @@ class Step:
   lowered: Any
   variant: str
   held: dict[str, int]
+  resting: int
   ideal: dict[str, float]
   blocks: dict[str, float]
   drafts: int
@@ -201,6 +204,7 @@ def step(pair: Pair, case: Case) -> Step:
     lowered=run.lower(params, state),
     variant=drafting.variant,
     held=_held(params, state, places),
+    resting=_resting(target, drafting, places),
     ideal=_ideal(target, drafting, params, state, places, case),
     blocks=_blocks(target, drafting, state, case),
     drafts=drafting.trips,
@@ -283,6 +287,20 @@ def _held(params, state, places) -> dict[str, int]:
   }
   both = held["target_cache"] + held["draft_cache"]
   return held | {"other": size(state, places.state) - both}
+
+
+def _resting(target: decoder.Model, drafting: Drafting, places) -> int:
+  """See `Step`."""
+  models = [(target, places.params.target)]
+  own = getattr(drafting.proposer, "model", None)
+  if drafting.shapes and isinstance(own, decoder.Model):
+    models.append((own, places.params.proposer))
+  return sum(
+    placing.part_bytes(shape, place)
+    for model, laid in models
+    for path, shape, place in zip(model.paths, model.shapes, laid, strict=True)
+    if decoder.is_of_source(path)
+  )
 
 
 def _stacks(cache, place) -> int:

@@ -49,11 +49,11 @@ def _bars(axes, rows: Sequence[Row]) -> None:
 def _memory(axes, rows: Sequence[Row]) -> None:
   for place, row in enumerate(rows):
     if row.fits:
-      axes.barh(place, row.argument_bytes / 1e9, color="tab:blue")
+      axes.barh(place, row.resident_bytes / 1e9, color="tab:blue")
       axes.barh(
         place,
         row.temp_bytes / 1e9,
-        left=row.argument_bytes / 1e9,
+        left=row.resident_bytes / 1e9,
         color="tab:orange",
       )
     else:

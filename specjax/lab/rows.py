@@ -35,11 +35,13 @@ class Row:
     variant: what was chosen of the proposer: EAGLE's kind, how many heads or
       modules, which layers, how many ids; "" where there is nothing to choose.
     chips: of the slice.
-    fits: whether it compiled. refused: why it cannot be split so, or None.
+    fits: whether it compiled, and leaves room for what rests. refused: why it
+      cannot be split so, or None.
     usable_bytes: what a program may have of the chip's memory.
     needed_bytes: what it lacked when it did not fit; short_bytes: by how much.
     argument_bytes, temp_bytes, donated_bytes: as the compiler counts them;
-      donated ones are given back as outputs in place.
+      donated ones are given back as outputs in place. resting_bytes: of
+      weights that lie beside them and no step reads; see `lower.Step`.
     state_bytes: of the step's state; cache_bytes: of its keys and values.
     cache_leaves, cache_leaves_aliased: arrays of keys or values, and how many
       of them are updated in place.
@@ -73,6 +75,7 @@ class Row:
   argument_bytes: int | None = None
   temp_bytes: int | None = None
   donated_bytes: int | None = None
+  resting_bytes: int | None = None
   state_bytes: int | None = None
   cache_bytes: int | None = None
   cache_leaves: int | None = None
@@ -94,6 +97,11 @@ class Row:
   def who(self) -> str:
     """The proposer and what was chosen of it."""
     return f"{self.proposer} {self.variant}".rstrip()
+
+  @property
+  def resident_bytes(self) -> int:
+    """What lies in memory between steps."""
+    return self.argument_bytes + self.resting_bytes
 
   @property
   def bound_ms(self) -> float:
@@ -149,10 +157,18 @@ def row(pair: lower.Pair, case: lower.Case, config: str = "") -> Row:
       short_bytes=needed - available,
       compile_s=time.perf_counter() - begin,
     )
-  took = time.perf_counter() - begin
-  return Row(
-    **common, fits=True, compile_s=took, **_found(compiled, step, chip)
-  )
+  common |= dict(compile_s=time.perf_counter() - begin)
+  memory = compiled.memory_analysis()
+  needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+  short = needed + step.resting - int(chip.usable_bytes)
+  if step.resting and short > 0:
+    return Row(
+      **common,
+      fits=False,
+      needed_bytes=needed + step.resting,
+      short_bytes=short,
+    )
+  return Row(**common, fits=True, **_found(compiled, step, chip))
 
 
 def lacks(message: str) -> tuple[int, int]:
@@ -194,6 +210,7 @@ def _found(compiled, step: lower.Step, chip: topology.Chip) -> dict[str, Any]:
     argument_bytes=memory.argument_size_in_bytes,
     temp_bytes=memory.temp_size_in_bytes,
     donated_bytes=memory.alias_size_in_bytes,
+    resting_bytes=step.resting,
     state_bytes=round(state),
     cache_bytes=round(math.fsum(caches)),
     cache_leaves=len(caches),
@@ -211,19 +228,30 @@ def _found(compiled, step: lower.Step, chip: topology.Chip) -> dict[str, Any]:
   )
 
 
-def speed_up(plain: Row, row: Row, acceptance: float) -> float:
-  """How much faster than plain decoding, were both at their lower bounds.
+def draft_cost(plain: Row, row: Row) -> float:
+  """Leviathan et al.'s c: what a draft takes, of a plain step's time.
 
-  Leviathan et al. 2023: (1 - a^(C+1)) / (1 - a) tokens a step, if each draft
-  is accepted with probability a whatever came before it.
+  Of the bounds: what a step takes beyond a plain one, by its drafts.
 
   Args:
     plain: the same case at lookahead 0.
     row: the case.
+  """
+  return (row.bound_ms / plain.bound_ms - 1) / row.lookahead
+
+
+def speed_up(plain: Row, row: Row, acceptance: float) -> float:
+  """How much faster than plain decoding, were both at their lower bounds.
+
+  Leviathan et al. 2023: (1 - a^(C+1)) / ((1 - a)(C c + 1)), if each draft is
+  accepted with probability a whatever came before it; c is `draft_cost`.
+
+  Args:
+    plain, row: see `draft_cost`.
     acceptance: a, in [0, 1].
   """
   c = row.lookahead
   tokens = c + 1 if acceptance == 1 else (
     (1 - acceptance ** (c + 1)) / (1 - acceptance)
   )  # fmt: skip
-  return tokens * plain.bound_ms / row.bound_ms
+  return tokens / (c * draft_cost(plain, row) + 1)

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Callable, Sequence
 
-from specjax.lab.rows import Row, speed_up
+from specjax.lab.rows import Row, draft_cost, speed_up
 
 CAVEATS = (
   "Of one chip and one step, read from what the TPU compiler made; nothing here"
@@ -20,15 +20,23 @@ CAVEATS = (
 ACCEPTANCES = (0.6, 0.7, 0.8, 0.9)
 
 
-def table(rows: Sequence[Row]) -> str:
-  """All rows, one a line, and the speed-ups that their bounds allow."""
+def table(
+  rows: Sequence[Row], acceptances: Sequence[float] = ACCEPTANCES
+) -> str:
+  """All rows, one a line, and the speed-ups that their bounds allow.
+
+  Args:
+    rows: of the table.
+    acceptances: which speed-ups are for; see `rows.speed_up`.
+  """
   shown = [_cells(row) for row in rows]
   lines = _aligned([_HEAD, _UNITS, *shown])
   lines += [""] + _reasons(rows)
-  curves = _curves(rows)
+  curves = _curves(rows, acceptances)
   if curves:
     lines += [
-      "speed-up over lookahead 0 by the bounds alone, at an acceptance of",
+      "by the bounds alone: what a draft takes of a plain step (c), and the"
+      " speed-up over lookahead 0, at an acceptance of",
       *_aligned(curves),
       "",
     ]
@@ -62,7 +70,7 @@ def _cells(row: Row) -> tuple[str, ...]:
   return (
     *begin,
     "yes",
-    f"{row.argument_bytes / 1e9:.2f}",
+    f"{row.resident_bytes / 1e9:.2f}",
     f"{row.temp_bytes / 1e6:.1f}",
     f"{row.donated_bytes / 1e9:.3f}",
     f"{row.cache_leaves_aliased} of {row.cache_leaves}",
@@ -92,17 +100,20 @@ def _reasons(rows: Sequence[Row]) -> list[str]:
   return [*reasons, ""] if reasons else []
 
 
-def _curves(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+def _curves(
+  rows: Sequence[Row], acceptances: Sequence[float]
+) -> list[tuple[str, ...]]:
   """Speed-ups of the rows whose plain row is there too."""
   found = []
   for row, plain in beside_plain(rows):
     case = (row.topology, row.strategy, row.who, f"B {row.batch}",
             f"C {row.lookahead}")  # fmt: skip
-    ups = (f"{speed_up(plain, row, one):.2f}x" for one in ACCEPTANCES)
-    found.append((*case, f"context {row.context}", *ups))
+    ups = (f"{speed_up(plain, row, one):.2f}x" for one in acceptances)
+    cost = f"{draft_cost(plain, row):.3f}"
+    found.append((*case, f"context {row.context}", cost, *ups))
   if not found:
     return []
-  return [("", "", "", "", "", "", *map(str, ACCEPTANCES)), *found]
+  return [("", "", "", "", "", "", "c", *map(str, acceptances)), *found]
 
 
 def beside_plain(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
@@ -137,7 +148,7 @@ def against(rows: Sequence[Row], others: Sequence[Row]) -> str:
 
 
 _FIGURES: tuple[Callable[[Row], float], ...] = (
-  lambda row: row.argument_bytes / 1e9,
+  lambda row: row.resident_bytes / 1e9,
   lambda row: row.hbm_traffic_bytes / 1e9,
   lambda row: row.bound_ms,
   lambda row: sum(size for _, size in row.collectives.values()) / 1e6,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from specjax.cache import BLOCK, KVCache, unpack
+from specjax.cache import BLOCK, KVCache, at_rest, unpack
 from specjax.models import cpu_attention
 from specjax.models.product import precision_of
 from specjax.types import Array
@@ -73,9 +73,10 @@ def attend(
     bound = None if window is None else seen
     return _walk(q, cache, layer, positions, bound, bias=bias, **own, **how)
 
+  as_it_is = dict(block=BLOCK, laid=lambda part: part, kept=False)
   ways = dict(
-    default=functools.partial(walk, block=BLOCK, kept=False),
-    tpu=functools.partial(walk, block=TPU_BLOCK, kept=True),
+    default=functools.partial(walk, **as_it_is),
+    tpu=functools.partial(walk, block=TPU_BLOCK, laid=at_rest, kept=True),
   )
   alone = not over and bias is None  # What the CPU's kernel can do.
   name = cpu_attention.find(q, cache) if alone else None
@@ -97,6 +98,7 @@ def attend_block(
   scale: float | None = None,
   softcap: float | None = None,
   window=None,
+  bias: Array | None = None,
 ) -> Array:
   """Causal attention of a block over itself, without a cache.
 
@@ -109,7 +111,7 @@ def attend_block(
     positions: int32 [B, T]. Where several texts are packed into a row they
       begin anew with each, and no text sees another: a query sees itself and
       the `positions` tokens before it. One text a row unless given.
-    scale, softcap, window: see `attend`.
+    scale, softcap, window, bias: see `attend`.
 
   Returns:
     [B, T, N, H], in q's dtype.
@@ -124,6 +126,10 @@ def attend_block(
   if softcap is not None:
     scores = softcap * jnp.tanh(scores / softcap)
   at = jnp.arange(width, dtype=jnp.int32)
+  if bias is not None:
+    distance = jnp.clip(at[:, None] - at, 0, bias.shape[1] - 1)
+    each = bias[:, distance].reshape(k.shape[2], -1, width, width)
+    scores = scores + each
   visible = at <= at[:, None]
   if window is not None:
     reach = jnp.where(window > 0, window, width)
@@ -136,12 +142,38 @@ def attend_block(
   return mixed.reshape(rows, width, heads, size).astype(q.dtype)
 
 
+def attend_across(
+  q: Array, k: Array, v: Array, *, asking: Array, text: Array, scale: float
+) -> Array:
+  """Attention of outputs over their sources, without a cache.
+
+  Args:
+    q: [B, T, N, H], of outputs.
+    k, v: [B, S, N, H], of sources.
+    asking: int32 [B, T], which text each query belongs to; see
+      `cache.Encoded`.
+    text: int32 [B, S], the same of the keys; a query sees its own text's.
+    scale: multiplies the scores.
+
+  Returns:
+    [B, T, N, H], in q's dtype.
+  """
+  how = dict(
+    precision=precision_of(q.dtype), preferred_element_type=jnp.float32
+  )
+  scores = jnp.einsum("btnh,bsnh->bnts", q, k, **how) * scale
+  visible = (asking[:, :, None] == text[:, None])[:, None]
+  weights = jax.nn.softmax(jnp.where(visible, scores, _MASKED), axis=-1)
+  mixed = jnp.einsum("bnts,bsnh->btnh", weights.astype(q.dtype), v, **how)
+  return mixed.astype(q.dtype)
+
+
 def attend_source(
   q: Array,
   k: Array,
   v: Array,
   *,
-  size: Array,
+  text: Array,
   bias: Array,
   scale: float | None = None,
 ) -> Array:
@@ -152,7 +184,8 @@ def attend_source(
 
   Args:
     q, k, v: [B, T, N, H].
-    size: int32 [B], tokens of each source; what lies behind them is not seen.
+    text: int32 [B, T], the text of each token, 0 for padding; a token sees its
+      own text's.
     bias: float32 [N, R]; see `relative.both_ways`.
     scale: see `attend`.
 
@@ -165,11 +198,11 @@ def attend_source(
     precision=precision_of(q.dtype), preferred_element_type=jnp.float32
   )
   at = jnp.arange(width, dtype=jnp.int32)
-  visible = (at < size[:, None])[:, None, None]
   furthest = bias.shape[1] // 2
 
-  def some(first, q):
-    """Of queries [B, t, N, H] from `first` on."""
+  def some(first, q, own):
+    """Of queries [B, t, N, H] from `first` on, which are of the texts `own`."""
+    visible = (own[:, :, None] == text[:, None])[:, None]
     queries = first + jnp.arange(q.shape[1], dtype=jnp.int32)
     offset = jnp.clip(at - queries[:, None], -furthest, furthest)
     scores = jnp.einsum("btnh,bsnh->bnts", q, k, **how) * scale
@@ -179,20 +212,33 @@ def attend_source(
     return mixed.astype(q.dtype)
 
   if width <= AT_ONCE or width % BLOCK:
-    return some(jnp.int32(0), q)
+    return some(jnp.int32(0), q, text)
   parts = q.reshape(rows, -1, BLOCK, heads, depth).swapaxes(0, 1)
+  owns = text.reshape(rows, -1, BLOCK).swapaxes(0, 1)
   firsts = jnp.arange(0, width, BLOCK, dtype=jnp.int32)
-  mixed = lax.map(lambda one: some(*one), (firsts, parts))
+  mixed = lax.map(lambda one: some(*one), (firsts, parts, owns))
   return mixed.swapaxes(0, 1).reshape(q.shape)
 
 
 def _walk(
-  q, cache, layer, positions, window, *, bias, block, scale, softcap, over, kept
+  q,
+  cache,
+  layer,
+  positions,
+  window,
+  *,
+  bias,
+  block,
+  laid,
+  kept,
+  scale,
+  softcap,
+  over,
 ):
   """`attend` in JAX's own terms, by so many positions at a time.
 
-  With `kept` a block's weights are arrays of their own, not a product's
-  argument.
+  `laid` fixes how those of a stack are laid out that are read at a time. With
+  `kept` a block's weights are arrays of their own, not a product's argument.
   """
   rows, width, heads, size = q.shape
   _, _, kv_heads, capacity, _ = cache.k.shape
@@ -217,7 +263,8 @@ def _walk(
 
   def load(stack, start):
     shape = (1, rows, kv_heads, block, size)
-    return unpack(lax.dynamic_slice(stack, (layer, 0, 0, start, 0), shape)[0])
+    part = lax.dynamic_slice(stack, (layer, 0, 0, start, 0), shape)
+    return unpack(laid(part)[0])
 
   def body(carry):
     index, top, total, mixed = carry

@@ -24,6 +24,7 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import jaxlib.version
+import numpy as np
 
 from specjax import user_cache
 from specjax.types import Array
@@ -32,7 +33,9 @@ MOST_ROWS = 32  # Beyond them XLA's product is as fast, or faster.
 
 _FOLDER = pathlib.Path(__file__).with_name("cpu")
 _SOURCE = _FOLDER / "kernels.cc"
-_KERNELS = ("product", "attention")
+_KERNELS = ("product", "gated", "attention")
+# By their numbers in cpu/gated.h.
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 _DTYPES = ("float32", "bfloat16")
 _COMPILERS = ("c++", "g++", "clang++")
 # Nothing that takes numbers for finite, or sums in another order.
@@ -77,6 +80,25 @@ def products(name: str, x: Array, *weights: Array) -> tuple[Array, ...]:
       which costs some microseconds.
   """
   return _call(name, x, weights)
+
+
+def gated(
+  name: str, activation: str, x: Array, gate: Array, up: Array
+) -> Array:
+  """act(x gate^T) * (x up^T), [T, F] of x's dtype; gate and up are [F, in].
+
+  The products, the activation and the result are rounded to x's dtype. Has no
+  slopes of its own.
+
+  Args:
+    name: what `find` returned.
+    activation: one of ACTIVATIONS.
+    x, gate, up: as in `products`.
+  """
+  out = jax.ShapeDtypeStruct((x.shape[0], gate.shape[0]), x.dtype)
+  target = f"{name}_gated_{x.dtype.name}"
+  call = jax.ffi.ffi_call(target, out, vmap_method="sequential")
+  return call(x, gate, up, activation=np.int32(ACTIVATIONS[activation]))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

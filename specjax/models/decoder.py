@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding
 
-from specjax.cache import KVCache, SourceCache
+from specjax.cache import Encoded, KVCache, SourceCache
 from specjax.models import placed
 from specjax.models.attend import AT_ONCE
 from specjax.models.base import Output
@@ -160,22 +160,41 @@ class Model:
     """
     return self.merge(params).encode(tokens, size, cache, self.subset)
 
+  def read(
+    self, params: Params, tokens: Array, text: Array, asking: Array
+  ) -> Encoded:
+    """Reads sources for whole outputs: what training calls the model with.
+
+    Args:
+      params: its parameters.
+      tokens: int32 [B, S].
+      text, asking: int32 [B, S] and [B, T]; see `Encoded`.
+
+    Returns:
+      What `__call__` takes as its cache; both have a gradient.
+    """
+    return self.merge(params).read(tokens, text, asking)
+
   def __call__(
     self,
     params: Params,
     tokens: Array,
-    cache: KVCache | SourceCache | None,
+    cache: KVCache | SourceCache | Encoded | None,
     features: tuple[int, ...] = (),
     positions: Array | None = None,
   ) -> Output:
     """Runs it; see the class. Without a cache it has a gradient.
 
-    `positions` [B, T] are for rows of several texts; see `attend_block`.
+    `positions` [B, T] are for rows of several texts; see `attend_block`. An
+    encoder-decoder takes what `read` gives in a cache's place.
+
+    Raises:
+      ValueError: it has an encoder, and there is neither.
     """
     if cache is None and self.reads_source:
       raise ValueError(
-        f"{self.config.architecture} answers a source, which only a cache has; "
-        "a pass without one, as training takes, is for decoders alone"
+        f"{self.config.architecture} answers a source; give what `read` makes"
+        " of it in the cache's place"
       )
     module = self.merge(params)
     return module(tokens, cache, features, self.subset, positions)

@@ -35,14 +35,14 @@ class EncoderLayer(nnx.Module):
     self.mlp_norm = make_norm(config, dtype, stack)
     self.mlp = MLP(config, dtype, stack, placement)
 
-  def __call__(self, x: Array, size: Array, bias: Array) -> Array:
-    """Runs it on x [B, T, D]; `size` and `bias` as `attend_source` has them."""
+  def __call__(self, x: Array, text: Array, bias: Array) -> Array:
+    """Runs it on x [B, T, D]; `text` and `bias` as `attend_source` has them."""
     parts = self.attention.parts(self.attention_norm(x))
     if self.placement is not None:
       names = (placed.QUERIES, placed.KEYS, placed.KEYS)
       both = zip(parts, names, strict=True)
       parts = [self.placement.constrain(part, name) for part, name in both]
-    mixed = attend_source(*parts, size=size, bias=bias, scale=self.scale)
+    mixed = attend_source(*parts, text=text, bias=bias, scale=self.scale)
     if self.placement is not None:
       mixed = self.placement.constrain(mixed, placed.QUERIES)
     x = x + self.attention.o(mixed)
@@ -50,9 +50,9 @@ class EncoderLayer(nnx.Module):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _layer(graph, state, x, size, bias):
+def _layer(graph, state, x, text, bias):
   """One layer, traced once for all; see `module._layer`."""
-  return nnx.merge(graph, state)(x, size, bias)
+  return nnx.merge(graph, state)(x, text, bias)
 
 
 class Encoder(nnx.Module):
@@ -81,15 +81,16 @@ class Encoder(nnx.Module):
       )
     self.norm = make_norm(config, dtype)
 
-  def __call__(self, x: Array, size: Array) -> Array:
+  def __call__(self, x: Array, text: Array) -> Array:
     """Encodes sources.
 
     Args:
       x: [B, T, D], their embeddings.
-      size: int32 [B], tokens of each; what stands behind them is not seen.
+      text: int32 [B, T], which of its row's texts each token belongs to, and 0
+        for padding: no text sees another.
 
     Returns:
-      [B, T, D]; what stands at and behind `size` says nothing.
+      [B, T, D]; what stands at padding says nothing.
     """
     bias = relative.both_ways(self.relative["weight"][...], self.furthest)
     with jax.named_scope("encoder"):
@@ -97,12 +98,12 @@ class Encoder(nnx.Module):
         graph, stacked = nnx.split(self.layers)
 
         def body(x, state):
-          return _layer(graph, state, x, size, bias), None
+          return _layer(graph, state, x, text, bias), None
 
         x, _ = lax.scan(body, x, stacked)
       else:
         for layer in self.layers:
-          x = _layer(*nnx.split(layer), x, size, bias)
+          x = _layer(*nnx.split(layer), x, text, bias)
       return self.norm(x)
 
 

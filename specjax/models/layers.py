@@ -17,10 +17,11 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from specjax.cache import KVCache
+from specjax.cache import Encoded, KVCache
 from specjax.models import placed
-from specjax.models.attend import attend, attend_block
+from specjax.models.attend import attend, attend_across, attend_block
 from specjax.models.config import DecoderConfig, LinearScaling, RopeScaling
+from specjax.models.gated import ACTIVATIONS, gated
 from specjax.models.product import products
 from specjax.models.relative import Biases
 from specjax.sharding import axes
@@ -119,8 +120,8 @@ class Linear(nnx.Module):
     """Runs it; see the class."""
     return together(x, self)[0]
 
-  def _matrix(self) -> Array:
-    """The weight [out..., in], in where it is used."""
+  def matrix(self) -> Array:
+    """The weight [out..., in], where it is used."""
     weight = self.weight[...]
     if self.placement is not None:
       weight = self.placement.constrain(weight, self.names)
@@ -151,7 +152,7 @@ def together(x: Array, *linears: Linear) -> list[Array]:
   """What each of several Linears makes of x: one kernel's call on a CPU."""
   first = linears[0]
   x = x.reshape(*x.shape[: x.ndim - first.fold], -1)
-  weights = [linear._matrix() for linear in linears]
+  weights = [linear.matrix() for linear in linears]
   if first.placement is None:
     outs = products(x, *weights)
   else:
@@ -262,14 +263,6 @@ class Attention(nnx.Module):
     return q, k, v
 
 
-_ACTIVATIONS = {
-  "silu": jax.nn.silu,
-  "relu": jax.nn.relu,
-  # Rounded once, at the end, as PyTorch does.
-  "gelu_tanh": lambda x: jax.nn.gelu(x.astype(jnp.float32)).astype(x.dtype),
-}
-
-
 class MLP(nnx.Module):
   """down(act(up(x))), or gated (Shazeer 2020) down(act(gate(x)) * up(x))."""
 
@@ -284,7 +277,8 @@ class MLP(nnx.Module):
     wide_axes = (axes.MLP, axes.EMBED)
     how = (dtype, stack, placement)
     biased = dict(bias=config.mlp_bias)
-    self.activate = _ACTIVATIONS[config.activation]
+    self.activation = config.activation
+    self.placement = placement
     self.gated = config.gated
     if config.gated:
       self.gate = Linear(wide, wide_axes, *how, **biased)
@@ -293,10 +287,14 @@ class MLP(nnx.Module):
 
   def __call__(self, x: Array) -> Array:
     """Runs it; see the class."""
+    activate = ACTIVATIONS[self.activation]
     if not self.gated:
-      return self.down(self.activate(self.up(x)))
+      return self.down(activate(self.up(x)))
+    if self.placement is None and self.up.bias is None:
+      weights = (self.gate.matrix(), self.up.matrix())
+      return self.down(gated(x, *weights, self.activation))
     gate, up = together(x, self.gate, self.up)
-    return self.down(self.activate(gate) * up)
+    return self.down(activate(gate) * up)
 
 
 class CrossAttention(Attention):
@@ -309,9 +307,18 @@ class CrossAttention(Attention):
       return k, v
     return tuple(self.placement.constrain(x, placed.KEYS) for x in (k, v))
 
-  def __call__(self, x: Array, source: KVCache, layer) -> Array:
+  def __call__(self, x: Array, source: KVCache | Encoded, layer) -> Array:
     """What x [B, T, D] finds in the source."""
     q, scale = self.q(x), self.config.attention_scale
+    if isinstance(source, Encoded):
+      k, v = self.keys(source.states)
+      if self.placement is not None:
+        q = self.placement.constrain(q, placed.QUERIES)
+      how = dict(asking=source.asking, text=source.text, scale=scale)
+      mixed = attend_across(q, k, v, **how)
+      if self.placement is not None:
+        mixed = self.placement.constrain(mixed, placed.QUERIES)
+      return self.o(mixed)
     last = jnp.maximum(source.length - 1, 0)  # Of rows that rest it is 0.
     last = jnp.broadcast_to(last[:, None], x.shape[:2])
     if self.placement is None:
@@ -359,7 +366,8 @@ class DecoderLayer(nnx.Module):
     Args:
       x: [B, T, D].
       cache: with room for the block at its length; None where the block is a
-        whole text. A `SourceCache` beside an encoder.
+        whole text. Beside an encoder a `SourceCache`, or `Encoded` for whole
+        texts.
       layer: this layer's index in the cache, static or traced.
       positions: int32 [B, T], absolute; without a cache, in the text that the
         token belongs to, see `attend_block`.
@@ -382,7 +390,10 @@ class DecoderLayer(nnx.Module):
     x = x + mixed
     if self.reads_source:
       x = x + self.cross(self.cross_norm(x), both.source, layer)
-      cache = dataclasses.replace(both, own=cache)
+      if cache is None:
+        cache = both
+      else:
+        cache = dataclasses.replace(both, own=cache)
     out = self.mlp(self.mlp_norm(x))
     if self.post_norms:
       out = self.mlp_post_norm(out)

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from specjax.cache import KVCache, SourceCache
+from specjax.cache import Encoded, KVCache, SourceCache
 from specjax.models import placed, relative
 from specjax.models.base import Output
 from specjax.models.config import DecoderConfig
@@ -126,10 +126,13 @@ def capped(config: DecoderConfig, logits: Array) -> Array:
   return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
-def counted(tokens: Array, cache: KVCache | None) -> Array:
+def counted(
+  tokens: Array, cache: KVCache | SourceCache | Encoded | None
+) -> Array:
   """The positions of a block behind a cache, if there is one: int32 [B, T]."""
   at = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-  start = 0 if cache is None else cache.length[:, None]
+  whole = cache is None or isinstance(cache, Encoded)
+  start = 0 if whole else cache.length[:, None]
   return jnp.broadcast_to(start + at, tokens.shape)
 
 
@@ -200,7 +203,7 @@ class Decoder(nnx.Module):
   def __call__(
     self,
     tokens: Array,
-    cache: KVCache | SourceCache | None,
+    cache: KVCache | SourceCache | Encoded | None,
     features,
     subset=None,
     positions: Array | None = None,
@@ -227,7 +230,7 @@ class Decoder(nnx.Module):
   def begin(
     self,
     tokens: Array,
-    cache: KVCache | None,
+    cache: KVCache | SourceCache | Encoded | None,
     positions: Array | None = None,
   ):
     """What the first layer reads [B, T, D], the positions and the ropes."""
@@ -245,12 +248,19 @@ class Decoder(nnx.Module):
       x = x + jnp.take(table, positions, axis=0, mode="clip")
     return x, positions, ropes(config, self.placement, positions)
 
+  def read(self, tokens: Array, text: Array, asking: Array) -> Encoded:
+    """Sources, encoded for whole outputs; see `Model.read`."""
+    table = self.embed["weight"][...]
+    x = embedded(self.config, self.placement, table, tokens)
+    return Encoded(states=self.encoder(x, text), text=text, asking=asking)
+
   def encode(
     self, tokens: Array, size: Array, cache: SourceCache, subset=None
   ) -> SourceCache:
     """The cache with what layers make of a source; see `Model.encode`."""
-    table = self.embed["weight"][...]
-    x = self.encoder(embedded(self.config, self.placement, table, tokens), size)
+    at = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    text = (at < size[:, None]).astype(jnp.int32)
+    x = self.read(tokens, text, text).states
     old, fresh = cache.source, (size > 0).reshape(1, -1, 1, 1, 1)
 
     def write(cross, source, index):

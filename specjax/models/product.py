@@ -52,10 +52,10 @@ def products(x: Array, *weights: Array) -> tuple[Array, ...]:
     return multiply(jnp.concatenate([rows, rows]), matrix)[:1]
 
   count = rows.shape[0]
-  kernel = _kernel(rows, matrices)
+  kernel = kernel_for(rows, matrices)
   if kernel is not None:
     own = functools.partial(cpu_kernel.products, kernel)
-    special = _with_gradient_of(each(multiply), own)
+    special = with_gradient_of(each(multiply), own)
   elif count == 1 and x.dtype == jnp.bfloat16:
     # XLA's CPU matrix-vector product in bfloat16 takes 10 times as long as a
     # product of two rows.
@@ -73,7 +73,7 @@ def products(x: Array, *weights: Array) -> tuple[Array, ...]:
   )
 
 
-def _with_gradient_of(plain: Callable, special: Callable) -> Callable:
+def with_gradient_of(plain: Callable, special: Callable) -> Callable:
   """`special`, which has no gradient, with that of `plain`: the same product.
 
   Training reads more rows at once than the kernel takes; short texts do not.
@@ -88,7 +88,7 @@ def _with_gradient_of(plain: Callable, special: Callable) -> Callable:
   return run
 
 
-def _kernel(rows, matrices) -> str | None:
+def kernel_for(rows, matrices) -> str | None:
   """The name of the CPU's own product, where it is the best there is."""
   suits = 0 < rows.shape[0] <= cpu_kernel.MOST_ROWS and all(
     matrix.size > 0

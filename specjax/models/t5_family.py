@@ -103,6 +103,28 @@ def fields(config: Mapping[str, Any]) -> dict[str, Any]:
   )
 
 
+def untied(config: Mapping[str, Any]) -> dict[str, Any] | None:
+  """The config.json of the same model with a head of its own.
+
+  transformers 5 writes `tie_word_embeddings: true` for every T5 that it saves.
+  One that was published with a head of its own is told by the scale it goes
+  without (v1.1, Flan, ByT5), or is an mT5. None where the file means what it
+  says, and a head in it only repeats the embedding.
+
+  Args:
+    config: the parsed JSON object, of any architecture.
+  """
+  names = config.get("architectures")
+  if not isinstance(names, list) or names[:1] not in [[T5], [MT5]]:
+    return None
+  tied = config.get("tie_word_embeddings")
+  if tied is not None and tied is not True:
+    return None
+  if config.get("scale_decoder_outputs") is not False and names[0] != MT5:
+    return None
+  return {**config, "tie_word_embeddings": False}
+
+
 def _start_id(config) -> int:
   """T5's decoder begins with the padding token unless the file says other."""
   for key in (_START, "pad_token_id"):

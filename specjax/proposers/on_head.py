@@ -29,12 +29,15 @@ class OnHead(Steady):
 
   @property
   def placement(self) -> Placement | None:
-    """Of the head: whole on each device, rows split."""
+    """Of the head; see `heads.module.beside`."""
     return self.model.placement
 
   def shardings(self, state, placement):
     """See `Proposer`."""
-    return layout.by_rows(state, placement)
+    found = layout.by_rows(state, placement)
+    if not hasattr(state, "logits"):
+      return found
+    return dataclasses.replace(found, logits=self.model.logits_sharding)
 
   def draw(
     self, params, ctx, logits, step, carry, ready: Array

@@ -130,7 +130,7 @@ class Chain:
 
   @property
   def placement(self) -> Placement | None:
-    """The head's: whole on every device, its rows split."""
+    """The head's; see `heads.module.beside`."""
     return self.model.placement
 
   @property

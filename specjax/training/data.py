@@ -35,6 +35,8 @@ class Corpus:
     rows: int64 [texts], the text's row in that one.
     skipped: int64 [texts], tokens of that row before the text's first.
     name: what errors call it.
+    is_pairs: whether prompts are an encoder's sources, and answers a decoder's
+      outputs: such texts are never cut.
   """
 
   tokens: np.ndarray
@@ -45,6 +47,7 @@ class Corpus:
   source: np.ndarray | None = None
   rows: np.ndarray | None = None
   skipped: np.ndarray | None = None
+  is_pairs: bool = False
 
   def __len__(self) -> int:
     return len(self.answer)
@@ -85,6 +88,8 @@ class Corpus:
 
   def cut(self, width: int) -> "Corpus":
     """The same with no text longer than `width`; see the module's docstring."""
+    if self.is_pairs:
+      return self
     texts, firsts = [], []
     for text, length in enumerate(self.lengths):
       at = np.arange(0, max(length - 1, 1), width - 1)
@@ -206,6 +211,7 @@ def from_shards(folder: str | os.PathLike, *, target: Any) -> Corpus:
     starts=begins(reader.lengths),
     answer=np.asarray([row.answer for row in rows], np.int32),
     name=str(folder),
+    is_pairs=target.model.reads_source,
     **_found_in(reader, len(rows)),
   )
   check_vocabulary(corpus, target.model.config.vocab_size)
@@ -253,6 +259,7 @@ def join(parts: Sequence[Corpus]) -> Corpus:
     starts=begins(lengths),
     answer=np.concatenate([part.answer for part in parts]),
     name=f"{parts[0].name} and {len(parts) - 1} more",
+    is_pairs=parts[0].is_pairs,
     **more,
   )
 

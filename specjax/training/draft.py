@@ -19,13 +19,14 @@ from specjax.models import decoder
 from specjax.models.heads import thin
 from specjax.pretrained import Pretrained
 from specjax.sharding.placement import Placement
-from specjax.training import losses
+from specjax.training import losses, starts
 from specjax.training.objective import (
   Law,
   Metrics,
   judged,
   logits_over,
   metric,
+  read,
 )
 from specjax.types import Array
 
@@ -90,16 +91,21 @@ class Draft:
     return {name: np.asarray(found[name]) for name in self.axes}
 
   def _drawn(self, seed: int) -> dict[str, np.ndarray]:
-    """Random parameters, in float32."""
-    whole = dataclasses.replace(self.model, placement=None)
-    float32 = [
-      jax.ShapeDtypeStruct(spec.shape, jnp.float32) for spec in whole.shapes
-    ]
-    drawn = dataclasses.replace(whole, shapes=tuple(float32)).init(seed)
-    found = dict(zip(whole.paths, drawn, strict=True))
-    if self.own_head:
-      del found[_HEAD]
-    return {name: np.asarray(value) for name, value in found.items()}
+    """Random parameters, in float32; none of what begins as the target's."""
+    shapes = {
+      path: jax.ShapeDtypeStruct(spec.shape, jnp.float32)
+      for path, spec in zip(self.model.paths, self.model.shapes, strict=True)
+      if not (self.thin and path in (_EMBED, _HEAD))
+    }
+    drawing = dataclasses.replace(
+      self.model,
+      placement=None,
+      paths=tuple(shapes),
+      shapes=tuple(shapes.values()),
+    )
+    values = drawing.init(seed)
+    found = dict(zip(shapes, map(np.asarray, values), strict=True))
+    return starts.scaled(self.model.config, found)
 
   def read(
     self, params: dict[str, Array], frozen: Any, batch: dict[str, Array]
@@ -123,9 +129,10 @@ class Draft:
 
   def _last(self, own: Any, batch: dict[str, Array]) -> Array:
     """States of the last layer: [B, T, D]."""
-    x, positions, ropes = own.begin(batch["tokens"], None, batch["positions"])
+    source = read(own, batch)
+    x, positions, ropes = own.begin(batch["tokens"], source, batch["positions"])
     for number in range(self.model.config.layers):
-      x, _ = own.layer(number, number, x, None, positions, ropes)
+      x, _ = own.layer(number, number, x, source, positions, ropes)
     return x
 
   def log_q(

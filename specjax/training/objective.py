@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax.cache import Encoded
 from specjax.models import decoder
 from specjax.models.heads import module
 from specjax.models.module import capped
@@ -98,6 +99,18 @@ def ahead(x: Array, positions: Array, steps: int) -> tuple[Array, Array]:
   )
   same = move(positions) == positions + steps
   return move(x), same.astype(jnp.float32)
+
+
+def read(own: Any, batch: dict[str, Array]) -> Encoded | None:
+  """What a batch's outputs are read beside: their sources, if there are any.
+
+  Args:
+    own: a model, merged with its parameters.
+    batch: see `packing.Pairs`, or `packing.Rows`, which have no sources.
+  """
+  if "source" not in batch:
+    return None
+  return own.read(batch["source"], batch["source_text"], batch["text"])
 
 
 def logits_over(rows: Array, own: Any, model: decoder.Model, x: Array) -> Array:
@@ -197,7 +210,11 @@ class Law:
         states = states[:, :, pick]
       return states.astype(self.target.dtype)
     out = self.target(
-      frozen["target"], batch["tokens"], None, self.layers, batch["positions"]
+      frozen["target"],
+      batch["tokens"],
+      read(self.target.merge(frozen["target"]), batch),
+      self.layers,
+      batch["positions"],
     )
     return jax.lax.stop_gradient(out.features)
 

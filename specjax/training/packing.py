@@ -5,6 +5,9 @@ each piece beginning with the last token of the one before, so that every token
 but a text's first is predicted once. In a row no text sees another: `positions`
 begin anew with each (see `models.attend.attend_block`).
 
+Beside an encoder texts are pairs of a source and an output (`Pairs`): a row has
+several, and no output sees the source of another.
+
 The order is Grain's: batch number n is a function of the seed and of n alone.
 """
 
@@ -117,10 +120,81 @@ class Rows:
     return row
 
 
+class Pairs:
+  """Packed pairs of a source and an output, made as they are asked for.
+
+  A row has, all [T] unless said otherwise:
+    source: int32, sources one behind the other; source_text: int32, which of
+    the row's pairs each is of, from 1 on, and 0 for padding; tokens: int32,
+    what the decoder reads: of each pair its start token and the output without
+    its last; text: int32, of which pair each is; positions: int32, in each
+    output; next: int32, the output's token that comes; weight: float32, 1 where
+    one does.
+  """
+
+  def __init__(self, corpus: Corpus, width: int, *, start: int):
+    """Packs pairs.
+
+    Args:
+      corpus: of pairs.
+      width: T, of sources and of outputs.
+      start: the id that every output begins with.
+
+    Raises:
+      ValueError: a pair has no output, or is longer than `width`; names it.
+    """
+    sources = corpus.answer.astype(np.int64)
+    outputs = corpus.lengths - sources
+    for name, sizes in (("prompt", sources), ("answer", outputs)):
+      if sizes.min() < 1:
+        pair = int(np.argmin(sizes)) + 1
+        raise ValueError(
+          f"{corpus.name}: the {name} of pair {pair} has no token; give pairs"
+          " with both, or leave it out"
+        )
+      if sizes.max() > width:
+        pair, most = int(np.argmax(sizes)) + 1, int(sizes.max())
+        raise ValueError(
+          f"{corpus.name}: the {name} of pair {pair} has {most} tokens, and"
+          f" --length is {width}; give --length={most}, or leave it out"
+        )
+    self._corpus, self._width, self._start = corpus, width, start
+    self._rows = pack(np.maximum(sources, outputs), width)
+    self.predicted = int(outputs.sum())
+    self.tokens = len(corpus.tokens)
+
+  def __len__(self) -> int:
+    return len(self._rows)
+
+  def __getitem__(self, index) -> Batch:
+    corpus = self._corpus
+    fields = ("source", "source_text", "tokens", "text", "positions", "next")
+    row = {name: np.zeros(self._width, np.int32) for name in fields}
+    row["weight"] = np.zeros(self._width, np.float32)
+    at = behind = 0
+    for number, pair in enumerate(self._rows[int(index)], start=1):
+      first, last = corpus.starts[pair], corpus.starts[pair + 1]
+      middle = first + corpus.answer[pair]
+      source, output = corpus.tokens[first:middle], corpus.tokens[middle:last]
+      here = slice(at, at + len(source))
+      row["source"][here] = source
+      row["source_text"][here] = number
+      there = slice(behind, behind + len(output))
+      row["tokens"][there] = np.concatenate([[self._start], output[:-1]])
+      row["text"][there] = number
+      row["positions"][there] = np.arange(len(output))
+      row["next"][there] = output
+      row["weight"][there] = 1.0
+      at, behind = here.stop, there.stop
+    return row
+
+
 class Batches:
   """Batch number n of a training run, for any n; the next is made ahead."""
 
-  def __init__(self, rows: Rows, *, batch: int, accumulate: int, seed: int):
+  def __init__(
+    self, rows: Rows | Pairs, *, batch: int, accumulate: int, seed: int
+  ):
     """Orders rows.
 
     Args:
@@ -166,7 +240,7 @@ def stacked(rows: Sequence[Batch], shape: tuple[int, ...]) -> Batch:
   }
 
 
-def in_order(rows: Rows, batch: int, most: int) -> Iterator[Batch]:
+def in_order(rows: Rows | Pairs, batch: int, most: int) -> Iterator[Batch]:
   """Held-out rows, always the same: [batch, T, …], the last one filled up.
 
   Args:

@@ -236,7 +236,10 @@ def _of_layers(
     )
   windows = tuple(own.windows[n] for n in numbers) if own.windows else ()
   wanted = dataclasses.replace(own, layers=len(numbers), windows=windows)
-  key = FAMILIES[own.architecture].keys["layers"]
+  if own.encoder_layers:  # Of the decoder: the encoder stays whole.
+    key = "num_decoder_layers"
+  else:
+    key = FAMILIES[own.architecture].keys["layers"]
   changed = content | {key: len(numbers)}
   if isinstance(kinds := content.get("layer_types"), list):
     changed["layer_types"] = [kinds[n] for n in numbers]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from specjax.checkpoints import shards
+from specjax.models.config import DecoderConfig
 from specjax.models.heads.eagle import EagleModel
 from specjax.models.heads.mtp import MtpModel
 from specjax.pretrained import Pretrained
@@ -118,6 +119,26 @@ def mtp(
           name = path.removeprefix(f"{own}layer.")
           found[path] = _fitting(found[path], theirs(prefix + name), path)
   return [found[path] for path in model.head.paths]
+
+
+def scaled(config: DecoderConfig, drawn: Params) -> Params:
+  """Random parameters of a whole model, as large as its scores want them.
+
+  T5 does not divide attention's scores by the root of H: its queries begin so
+  much smaller (Raffel et al. 2020's code). Otherwise every token would look at
+  one other alone, and nothing would be learned of the rest.
+
+  Args:
+    config: the model's.
+    drawn: of deviation 1 / sqrt(in), by name.
+  """
+  if not config.encoder_layers:
+    return drawn
+  factor = np.float32(config.head_dim**-0.5)
+  return {
+    path: value * factor if path.endswith(".q.weight") else value
+    for path, value in drawn.items()
+  }
 
 
 def _drawn(model, seed: int) -> Params:

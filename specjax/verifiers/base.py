@@ -105,3 +105,21 @@ def emit(law: Law, accepted: Array, noise: VerifyNoise) -> Verdict:
   tokens = jnp.where(index < accepted, jnp.pad(law.tokens, (0, 1)), 0)
   tokens = jnp.where(index == accepted, token, tokens)
   return Verdict(tokens=tokens, count=accepted + 1)
+
+
+def greedy(best: Array, proposal: Proposal) -> Verdict:
+  """What every rule does, for sure, where all of p is one-hot.
+
+  A draft that is the target's choice has p / q of at least 1, any other one 0;
+  and what is left of p where drafts stop is the choice itself.
+
+  Args:
+    best: int32 [C + 1], the target's choice at each position.
+    proposal: one row's.
+  """
+  width = proposal.tokens.shape[0]
+  index = jnp.arange(width + 1, dtype=jnp.int32)
+  same = (proposal.tokens == best[:width]) & (index[:width] < proposal.count)
+  accepted = jnp.sum(jnp.cumprod(same.astype(jnp.int32)), dtype=jnp.int32)
+  tokens = jnp.where(index <= accepted, best, 0)
+  return Verdict(tokens=tokens, count=accepted + 1)

@@ -82,6 +82,7 @@ def test_a_run_that_drafts():
   assert got.acceptance_per_position == (1.0, 0.5)
   assert got.speedup == got.spec_bench_speedup == pytest.approx(2)
   assert got.speedup_with_prompt == pytest.approx(2 / 1.5)
+  assert got.alpha == figures.paper_acceptance((2, 2), (2, 1))
   assert got.draft_cost == pytest.approx(0.2)  # 0.04 / 2 / 0.1
   assert got.verify_cost == pytest.approx(1.2)
   assert got.wide_share == pytest.approx(2 / 3)

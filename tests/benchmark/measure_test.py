@@ -1,6 +1,7 @@
 """The whole benchmark on a tiny model, with stand-ins for the peers."""
 
 import json
+import types
 
 import pytest
 
@@ -236,9 +237,20 @@ def test_answers_that_would_be_cut_are_refused(folders):
   target, _ = runs.load(str(folders["target"]), dtype="float32")
   rows = list(prompts.read(folders["prompts"]))
   built = plan_lib.build(plan(folders), rows, target.tokenizer)
+  engine = types.SimpleNamespace(target=target, capacity=20)
   with pytest.raises(ValueError, match="--capacity=20; raise it"):
-    plan_lib.check_room(
-      plan(folders), built, capacity=20, vocab_size=tiny.VOCAB
+    plan_lib.check_room(built, engine)
+
+
+def test_they_are_refused_before_anything_compiles(folders, monkeypatch):
+  monkeypatch.setattr(specjax.Engine, "warmup", lambda engine: 1 / 0)
+  with pytest.raises(ValueError, match="--capacity=20; raise it"):
+    measure.measure(
+      plan(folders, capacity=20),
+      list(prompts.read(folders["prompts"])),
+      cache=folders["target"],
+      write=lambda record: None,
+      say=lambda line: None,
     )
 
 

@@ -5,6 +5,7 @@ The folders are the goldens, which transformers wrote.
 
 import json
 import pathlib
+import shutil
 import tracemalloc
 
 import jax.numpy as jnp
@@ -209,6 +210,51 @@ def test_a_t5s_repeated_embeddings_are_left(tmp_path):
   values[old] = np.zeros((8, 3), np.float32)
   values["lm_head.weight"] = values["shared.weight"].copy()
   same(loaded(model, tmp_path, values), loaded(model, GOLDENS / "t5"))
+
+
+# transformers 5 says of every T5 that it is tied.
+
+
+@pytest.mark.parametrize(
+  "name, said",
+  [
+    ("t5_v1_1", {"scale_decoder_outputs": False}),
+    ("byt5", {"scale_decoder_outputs": False}),
+    ("mt5", {}),
+  ],
+)
+def test_a_t5_with_a_head_of_its_own_has_it_whatever_its_config_says(
+  name, said, tmp_path
+):
+  content = hf.read_config(GOLDENS / name)
+  assert content["tie_word_embeddings"] is False
+  said = content | {"tie_word_embeddings": True} | said
+  (tmp_path / "config.json").write_text(json.dumps(said))
+  shutil.copy(GOLDENS / name / "model.safetensors", tmp_path)
+  config = hf.read_decoder_config(tmp_path)
+  assert config == hf.read_decoder_config(GOLDENS / name)
+  assert not config.tied and config.head_scale is None
+  # As it is written again it says so.
+  assert hf.read_model_config(tmp_path)["tie_word_embeddings"] is False
+  model = decoder.build(config)
+  same(loaded(model, tmp_path), loaded(model, GOLDENS / name))
+
+
+def test_a_t5_without_a_head_of_its_own_is_tied_as_it_says(tmp_path):
+  content = hf.read_config(GOLDENS / "t5")
+  head = tensors("t5")["shared.weight"].copy()
+  for said, values in (
+    (content, tensors("t5") | {"lm_head.weight": head}),
+    # There is none, or nothing to look at.
+    (content | {"scale_decoder_outputs": False}, tensors("t5")),
+    (content | {"scale_decoder_outputs": False}, None),
+  ):
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    (tmp_path / "model.safetensors").unlink(missing_ok=True)
+    if values is not None:
+      safetensors.save_file(values, tmp_path / "model.safetensors")
+    assert hf.read_model_config(tmp_path) == said
+    assert hf.read_decoder_config(tmp_path).tied
 
 
 def test_all_supported_architectures_have_a_layout():

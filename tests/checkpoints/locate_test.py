@@ -53,6 +53,13 @@ def test_what_is_no_folder_and_no_hub_id_is_named(
   hub.assert_not_called()
 
 
+def test_what_would_be_fetched_is_not_looked_for_here(tmp_path, hub):
+  assert locate.find_here("org/model") is None
+  assert locate.find_here("gs://bucket/model") is None
+  assert locate.find_here(tmp_path) == tmp_path
+  hub.assert_not_called()
+
+
 def test_a_file_is_no_model_folder(tmp_path):
   path = tmp_path / "model.gguf"
   path.touch()

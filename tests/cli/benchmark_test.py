@@ -218,6 +218,21 @@ def test_a_missing_peer_is_one_line_before_loading(
   assert "--peer=transformers: torch is not installed; pip install" in line
 
 
+@pytest.mark.parametrize(
+  "flags, start",
+  [
+    ("--runs=eagle --draft_model=smol", "--draft_model=smol: "),
+    ("--runs=ngram,eagle:smol@3,mtp", "--runs=eagle:smol@3: "),
+  ],
+)
+def test_a_draft_that_nothing_is_called_is_refused_before_loading(
+  capsys, flags, start
+):
+  assert run("--model=m", "--prompts=p", *flags.split()) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert f"error: {start}model 'smol': no such folder" in line
+
+
 @pytest.mark.parametrize("flag", ["json", "plot"])
 def test_no_file_of_its_own_is_written_over(flag, tmp_path, capsys):
   path = tmp_path / "p.jsonl"

@@ -7,6 +7,7 @@ import pytest
 
 import specjax
 from specjax import compilation_cache
+from specjax.cli import checks
 from specjax.engine import memory
 from tests import fake_engine
 
@@ -39,6 +40,8 @@ def api(monkeypatch, tmp_path):
   fake.load, fake.Engine, fake.loaded = load, engine, {}
   fake.load_draft = lambda kind, name, target, **how: load(name, **how)
   fake.cache = None
+  # Any name stands for a model here.
+  monkeypatch.setattr(checks, "check_draft", lambda flag, name: None)
   # It belongs to the process, and so to all other tests too.
   monkeypatch.setattr(
     compilation_cache, "enable", lambda folder=None: put("enable", folder)

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from specjax.cli import generate
+from specjax import shipped
+from specjax.cli import checks, generate
 
 
 def run(*flags):
@@ -20,6 +21,16 @@ def test_a_prompt_is_answered_on_stdout_and_the_rest_is_on_stderr(api, capsys):
     "compiling (about a minute the first time, seconds after) …",
   ]
   assert err.splitlines()[3].startswith("m: loaded in ")
+
+
+def test_rule_16_a_prompt_that_cannot_run_is_refused_before_compiling(
+  api, capsys
+):
+  assert run("--model=m", "--prompt=refused") == 1
+  loading, error = capsys.readouterr().err.splitlines()
+  assert loading == "loading m …"
+  assert error == "specjax-generate: error: prompt is too long"
+  assert not api.engine.requests
 
 
 def test_stream_prints_the_same(api, capsys):
@@ -179,6 +190,36 @@ def test_an_error_is_one_line_on_stderr(api, capsys, flags, code, words):
   assert line.startswith("specjax-generate: error: ")
   assert words in line
   assert "Traceback" not in err
+
+
+SHIPPED = ", ".join(shipped.names())
+
+
+@pytest.mark.parametrize(
+  "name, words",
+  [
+    (
+      "smollm2-135m-eagel",
+      f"nor one of {SHIPPED} (did you mean smollm2-135m-eagle?);"
+      " name one of those, or a folder",
+    ),
+    ("./absent/draft", f"nor one of {SHIPPED}; name one of those, or a folder"),
+    (__file__, "is a file; give the folder that holds config.json"),
+  ],
+)
+def test_a_draft_that_nothing_is_called_is_refused_before_loading(
+  capsys, name, words
+):
+  flags = ("--model=m", "--prompt=p", "--proposer=eagle")
+  assert run(*flags, f"--draft_model={name}") == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  start = f"specjax-generate: error: --draft_model={name}: model {name!r}"
+  assert line.startswith(start) and words in line
+
+
+def test_a_draft_that_may_be_elsewhere_is_looked_for():
+  for name in (*shipped.names(), "org/draft", "gs://bucket/draft", ".", None):
+    checks.check_draft("--draft_model", name)
 
 
 def test_rule_28_a_filter_no_row_heeds_is_refused_before_loading(

@@ -4,7 +4,9 @@ import shutil
 
 import pytest
 
+import specjax
 from specjax.cli import init
+from tests.text import tokenizers_made
 
 
 def run(*flags):
@@ -36,6 +38,8 @@ def test_it_writes_a_folder_and_says_so(tmp_path, capsys):
     (("--preset=chinchilla_tiny", "--output="), "--output= is empty"),
     (("--preset=chinchilla_tiny", "--output=o", "--seed=-1"), "--seed=-1 is"),
     (("--preset=chinchilla_tiny", "--output=o", "word"), "'word' is no flag"),
+    (("--preset=t5_tiny", "--output=o", "--size=d_ff"), "--size=d_ff: give a"),
+    (("--preset=t5_tiny", "--output=o", "--tokenizer="), "--tokenizer= is"),
     (
       ("--preset=chinchilla_70b", "--output=o", "--dtype=bfloat16"),
       "--preset=chinchilla_70b takes 129.4 GB in bfloat16; give --yes",
@@ -50,6 +54,35 @@ def test_a_wrong_command_line_is_one_line(
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith("specjax-init: error: ") and words in line
   assert not list(tmp_path.iterdir())
+
+
+SMALL = ("--preset=t5_tiny", "--size=d_model:32", "--size=num_layers:1")
+
+
+def test_sizes_and_a_tokenizer_of_ones_own_begin_a_model(tmp_path, capsys):
+  own = tokenizers_made.folder(
+    tmp_path / "own",
+    tokenizers_made.byte_level(),
+    tokenizer_config__json={"eos_token": tokenizers_made.EOS},
+  )
+  output = tmp_path / "start"
+  flags = (*SMALL, f"--tokenizer={own}", f"--output={output}")
+  assert run(*flags, "--size=vocab_size:262") == 0
+  made = specjax.load(output)
+  config = made.model.config
+  assert (config.d_model, config.encoder_layers, config.layers) == (32, 1, 2)
+  assert (
+    made.tokenizer.fingerprint()
+    == specjax.text.Tokenizer.from_folder(own).fingerprint()
+  )
+  assert made.tokenizer.eos_ids
+  for more, words in (
+    ("--size=odd:3", "--size=odd:3: t5_tiny has no such size; it has vocab_s"),
+    ("--size=vocab_size:9", "has 262 tokens and t5_tiny 9; give --size=vocab"),
+    ("--tokenizer=none", "none: no such folder"),
+  ):
+    assert run(*flags, "--overwrite", more) == 1
+    assert words in capsys.readouterr().err
 
 
 def test_a_disk_without_room_is_found_before_anything_is_written(

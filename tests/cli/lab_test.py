@@ -28,6 +28,33 @@ def test_what_is_not_given_is_the_configs():
   assert asked.live is None
 
 
+def test_speed_ups_are_for_the_acceptances_asked_for():
+  flags = (PAIR, "--topology=v4:2x2x4")
+  assert parse(*flags).acceptance is None
+  asked = parse(*flags, "--lookahead=0,4", "--acceptance=0.62,1,.8")
+  assert asked.acceptance == (0.62, 1.0, 0.8)
+
+
+@pytest.mark.parametrize(
+  "flags, says",
+  [
+    (("--lookahead=0,4", "--acceptance=1.5"), "'1.5' is no number from 0 to 1"),
+    (("--lookahead=0,4", "--acceptance=nan"), "is no number from 0 to 1"),
+    (("--lookahead=0,4", "--acceptance="), "is no number from 0 to 1"),
+    (("--lookahead=0,4", "--acceptance=.5,.50"), "is there twice"),
+    (("--lookahead=4", "--acceptance=.5"), "nothing without speed-ups"),
+    (("--lookahead=0", "--acceptance=.5"), "nothing without speed-ups"),
+    (
+      ("--lookahead=0,4", "--acceptance=.5", f"--against={PAIR[9:]}"),
+      "nothing without speed-ups",
+    ),
+  ],
+)
+def test_acceptances_that_nothing_is_worked_out_for_are_refused(flags, says):
+  with pytest.raises(command.UsageError, match=says):
+    parse(PAIR, "--topology=v4:2x2x4", *flags)
+
+
 def test_flags_are_lists():
   asked = parse(
     PAIR,

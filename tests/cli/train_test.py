@@ -190,9 +190,10 @@ def test_a_run_that_goes_on_fits_nothing_anew(tmp_path, data, monkeypatch):
 
 def test_prompts_that_are_not_there_are_not_learned(tmp_path, data, capsys):
   how = flags(data, tmp_path / "draft", "--layers=0", "--learn_prompts")
-  assert run(*how) == 1
+  assert run(*how) == 2
   line = capsys.readouterr().err.splitlines()[-1]
-  assert "--learn_prompts does nothing: no text of --data answers" in line
+  assert f"--learn_prompts does nothing with --data={data}: no text" in line
+  assert line.endswith("leave it out")
   assert not (tmp_path / "draft").exists()
 
 

@@ -97,7 +97,11 @@ def test_rule_12_they_equal_a_teacher_forced_rescore(kind, steps):
     assert done[row.id].token_ids == alone[row.id].token_ids
 
 
-@pytest.mark.parametrize("kind", ("none", "ngram", "draft_model"))
+# Plainly the table above is, too.
+@pytest.mark.parametrize(
+  "kind",
+  (pytest.param("none", marks=pytest.mark.long), "ngram", "draft_model"),
+)
 def test_rule_12_a_real_decoders_equal_a_rescore(kind):
   folder = GOLDENS / "llama_tied"
   config = config_lib.from_hugging_face(hf.read_config(folder))

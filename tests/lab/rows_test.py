@@ -17,6 +17,7 @@ from specjax.lab import (
   table,
   topology,
 )
+from specjax.models import presets
 
 _PATH = pathlib.Path(__file__).parent / "pairs.py"
 _SPEC = importlib.util.spec_from_file_location("lab_pairs", _PATH)
@@ -49,6 +50,67 @@ def test_the_step_is_in_place_and_moves_little_more_than_it_must(where, batch):
   numbers = 5 * 2048 * (2 * 6 + 1) + (5 + 3) * 1024 * (2 * 2 + 1)
   assert size == pytest.approx(2 * batch * numbers, rel=0.01)
   assert row.traffic_ms > row.flops_ms > 0
+
+
+@needs_compiler
+def test_keys_that_fill_no_lanes_stay_where_they_lie():
+  """XLA would lay them out for the loop over layers and back, every step."""
+  narrow = dataclasses.replace(
+    pairs.PAIR.target, heads=32, kv_heads=32, head_dim=64
+  )
+  row = of(
+    "v5e:2x2",
+    pair=lower.Pair(target=narrow),
+    proposer="none",
+    lookahead=0,
+    batch=4,
+    context=2048,
+    live=2048,
+  )
+  assert row.cache_leaves == row.cache_leaves_aliased == 2
+  assert row.traffic["target_cache"] == pytest.approx(
+    row.ideal["target_cache"], rel=0.05
+  )
+  assert row.temp_bytes < 0.1 * row.cache_bytes
+
+
+T5 = lower.Pair(
+  target=presets.get("t5_tiny"), draft=presets.get("t5_tiny_draft")
+)
+
+
+@needs_compiler
+def test_an_encoders_weights_rest_beside_what_a_step_takes():
+  step = lower.step(T5, pairs.case("v5e:2x2"))
+  d, classes = 64, 32 * 8  # of 8 heads of 8
+
+  def numbers(layers, wide):
+    split = layers * (4 * d * d + 3 * d * wide) + classes
+    split += layers * 2 * d * d  # of the decoder: keys and values of a source
+    return split / 4 + (2 * layers + 1) * d
+
+  assert step.resting == 2 * (numbers(2, 128) + numbers(1, 64))
+  held = step.held["target_weights"] + step.held["draft_weights"]
+  assert 0 < step.resting < held
+  # Neither a decoder's nor of what drafts with the target's own.
+  assert not lower.step(pairs.PAIR, pairs.case()).resting
+  alone = lower.step(T5, pairs.case("v5e:2x2", proposer="ngram"))
+  assert alone.resting == 2 * numbers(2, 128)
+
+
+@pytest.mark.long
+@needs_compiler
+def test_what_leaves_no_room_for_an_encoder_does_not_fit():
+  case = pairs.case("v5e:2x2", proposer="none", lookahead=0)
+  row = rows.row(T5, case)
+  assert row.fits and row.resident_bytes > row.argument_bytes
+  tight = dataclasses.replace(
+    case.topology.chip, usable_bytes=row.argument_bytes + row.temp_bytes
+  )
+  slice_ = dataclasses.replace(case.topology, chip=tight)
+  row = rows.row(T5, dataclasses.replace(case, topology=slice_))
+  assert not row.fits
+  assert row.short_bytes == lower.step(T5, case).resting
 
 
 @needs_compiler
@@ -181,6 +243,11 @@ def test_the_speed_up_is_leviathans():
   assert rows.speed_up(plain, row, 1.0) == pytest.approx(5 * 0.8)
   tokens = 1 + 0.5 + 0.25 + 0.125 + 0.0625
   assert rows.speed_up(plain, row, 0.5) == pytest.approx(tokens * 0.8)
+
+
+def test_what_a_draft_costs_is_of_a_plain_step():
+  assert rows.draft_cost(fake(0, 8.0), fake(4, 10.0)) == pytest.approx(1 / 16)
+  assert rows.draft_cost(fake(0, 8.0), fake(4, 8.0)) == 0
 
 
 def test_arrays_take_the_bytes_of_their_tiles():

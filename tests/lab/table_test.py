@@ -26,6 +26,7 @@ PLAIN = Row(
   argument_bytes=8_950_000_000,
   temp_bytes=4_000_000,
   donated_bytes=383_000_000,
+  resting_bytes=0,
   state_bytes=383_000_000,
   cache_bytes=382_000_000,
   cache_leaves=4,
@@ -58,11 +59,29 @@ def test_the_table_has_a_line_a_row_with_what_it_is_not():
   assert "measured latency" in " ".join(text.split())
 
 
+def test_what_rests_beside_the_arguments_lies_in_memory_too():
+  row = dataclasses.replace(PLAIN, resting_bytes=3_200_000_000)
+  assert "  12.15  " in table.table([row])  # 8.95 of arguments
+  assert " 8.95 | 12.15" in table.against([PLAIN], [row])
+
+
 def test_speed_ups_stand_below_where_there_is_a_plain_row():
   assert "speed-up" not in table.table([DRAFTS])
   text = table.table([PLAIN, DRAFTS])
   tokens = sum(0.6**n for n in range(5))
   assert f"{tokens * 7.0 / 8.75:.2f}x" in text
+
+
+def test_what_a_draft_costs_stands_beside_the_acceptances_asked_for():
+  *_, head, line = [
+    text.split()
+    for text in table.table([PLAIN, DRAFTS], (0.75, 1)).splitlines()
+    if text.split()[-1:] in (["1"], ["4.00x"])
+  ]
+  assert head == ["c", "0.75", "1"]
+  # 8.75 ms for 7.0, of four drafts: 1 / 16.
+  tokens = sum(0.75**n for n in range(5))
+  assert line[-3:] == ["0.062", f"{tokens / 1.25:.2f}x", "4.00x"]
 
 
 @pytest.mark.parametrize(

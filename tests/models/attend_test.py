@@ -32,8 +32,8 @@ def test_wide_blocks_find_what_narrow_ones_find(window):
   narrow, wide = (
     attend._walk(q, cache, 0, at, window, bias=None, **one, **how)
     for one in (
-      dict(block=BLOCK, kept=False),
-      dict(block=attend.TPU_BLOCK, kept=True),
+      dict(block=BLOCK, laid=lambda part: part, kept=False),
+      dict(block=attend.TPU_BLOCK, laid=lambda part: part, kept=True),
     )
   )
   np.testing.assert_allclose(narrow, wide, rtol=1e-5, atol=1e-6)

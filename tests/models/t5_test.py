@@ -7,6 +7,7 @@ correct speculative decoder satisfies; a test that shows one names its number.
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -41,7 +42,9 @@ def test_the_encoder_equals_hugging_face(name):
   golden = load(name)
   module = golden.model.merge(golden.params)
   x = module.embed["weight"][...][golden.source]
-  encoded = module.encoder(x, jnp.asarray(golden.size))
+  at = np.arange(golden.source.shape[1])
+  text = jnp.asarray(at < golden.size[:, None], jnp.int32)
+  encoded = module.encoder(x, text)
   for row, size in enumerate(golden.size):
     close(encoded[row, :size], golden.encoded[row, :size])
 
@@ -149,3 +152,25 @@ def test_some_layers_alone_have_the_sources_of_theirs(scan_layers):
   whole = golden.begun.source
   close(cache.source.k[0], whole.k[0])
   close(cache.source.k[1], whole.k[2])
+
+
+@pytest.mark.parametrize(
+  "name, scan_layers", [*((name, False) for name in NAMES), ("t5", True)]
+)
+def test_whole_outputs_beside_what_was_read_need_no_cache(name, scan_layers):
+  golden = load(name, scan_layers=scan_layers)
+  at = np.arange(golden.source.shape[1])
+  text = (at < golden.size[:, None]).astype(np.int32)
+  asking = np.ones_like(golden.tokens)
+
+  @jax.jit
+  def run(params, source):
+    read = golden.model.read(params, source, text, asking)
+    return golden.model(params, golden.tokens, read, (1,))
+
+  out = run(golden.params, jnp.asarray(golden.source))
+  close(out.logits, golden.logits)
+  if golden.model.config.layers > 1:  # Theirs is normed after the last one.
+    close(out.features[:, :, 0], golden.hidden)
+  with pytest.raises(ValueError, match="give what `read` makes of it"):
+    golden.model(golden.params, golden.tokens, None)

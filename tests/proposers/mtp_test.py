@@ -21,16 +21,6 @@ CASES = ("one", "two", "reduced", "three")
 DEAR = [pytest.param(c, marks=pytest.mark.long) for c in ("reduced", "three")]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_quickly():
-  """Models this small run in no time, however they are compiled."""
-  option = "jax_disable_most_optimizations"
-  before = jax.config.read(option)
-  jax.config.update(option, True)
-  yield
-  jax.config.update(option, before)
-
-
 @functools.cache
 def made(case):
   """(model, params, the ids that it drafts)."""

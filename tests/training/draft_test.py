@@ -7,9 +7,11 @@ import pytest
 
 from specjax import heads, pretrained
 from specjax.checkpoints import tensor_files
+from specjax.models import decoder
 from specjax.training import packing, recipes
 from tests.training import made
 
+draw = decoder.drawn
 KEPT = np.arange(0, 120, 2, dtype=np.int32)
 NARROW = {
   "hidden_size": 32,
@@ -99,6 +101,25 @@ def test_a_head_of_its_own_begins_as_the_targets_rows_and_is_trained():
   shaken = params | {"head.weight": params["head.weight"] * 1.5}
   slope = jax.jit(jax.grad(lambda p: own.loss(p, own.frozen, batch())[0]))
   assert jnp.abs(slope(shaken)["head.weight"]).max() > 0.01
+
+
+@pytest.mark.parametrize("ends", ["target", "head", "own"])
+def test_what_is_the_targets_is_not_drawn(ends, monkeypatch):
+  drawn = []
+  monkeypatch.setattr(
+    decoder,
+    "drawn",
+    lambda paths, *rest: drawn.extend(paths) or draw(paths, *rest),
+  )
+  objective = made.draft(size={"num_hidden_layers": 1}, ends=ends)
+  drawn.clear()
+  params = objective.init(0)
+  borrowed = {"embed.weight", "head.weight"}
+  assert (borrowed & set(drawn) == set()) == (ends != "own")
+  assert set(drawn) | (borrowed & set(params)) == set(params)
+  if ends == "head":
+    rows = objective.frozen["target"][objective.law.head]
+    np.testing.assert_array_equal(params["head.weight"], rows)
 
 
 def test_a_fitted_head_reads_the_drafts_states_as_the_target_reads_its_own():

@@ -79,6 +79,22 @@ void MixFew(int64_t t, const float* weights, int64_t n, const S* values,
   }
 }
 
+// The largest of scores [n], n whole Wides; NaN if one is.
+inline float Top(const float* scores, int64_t n) {
+  Wide top = Spread(-std::numeric_limits<float>::infinity()), bad = {};
+  for (int64_t s = 0; s < n; s += kLanes) {
+    Wide some = Load(scores + s);
+    top = some > top ? some : top;
+    bad = some != some ? some : bad;
+  }
+  float most = top[0];
+  for (int i = 0; i < kLanes; ++i) {
+    if (bad[i] != bad[i]) return bad[i];
+    most = std::max(most, top[i]);
+  }
+  return most;
+}
+
 // Scores [n] to weights, those of positions outside [low, high) to 0; returns
 // their sum. `top` becomes the largest score; NaN if one that counts is NaN.
 inline float Weigh(float* scores, int64_t n, int64_t low, int64_t high,
@@ -93,12 +109,7 @@ inline float Weigh(float* scores, int64_t n, int64_t low, int64_t high,
       scores[s] = softcap * std::tanh(scores[s] / softcap);
     }
   }
-  *top = kNone;
-  for (int64_t s = low; s < high; ++s) {
-    // What is not a number stays.
-    *top = scores[s] > *top || scores[s] != scores[s] ? scores[s] : *top;
-    if (*top != *top) break;
-  }
+  *top = Top(scores, n);
   if (*top == kNone) {
     std::fill(scores, scores + n, 0.0f);
     return 0;
@@ -124,6 +135,7 @@ struct AttentionJob : Job {
   struct Part {
     int64_t row, head, start, count;
     int64_t place;  // Of its first query in `partial`; -1: it is the only one.
+    int64_t begin, end;  // Of the head's queries: one register block.
   };
   struct Group {
     int64_t row, head, place, chunks;
@@ -150,8 +162,13 @@ struct AttentionJob : Job {
           int64_t start = std::max(chunk * kPositions, first);
           int64_t end = std::min((chunk + 1) * kPositions, last + 1);
           bool only = to - from == 1;
-          todo.push_back({row, head, start, end - start, only ? -1 : place});
-          if (!only) place += queries();
+          int64_t at = only ? -1 : place, many = queries();
+          int64_t blocks = (many + kMostRows - 1) / kMostRows;
+          for (int64_t i = 0; i < blocks; ++i) {
+            todo.push_back({row, head, start, end - start, at,
+                            i * many / blocks, (i + 1) * many / blocks});
+          }
+          if (!only) place += many;
         }
       }
     }
@@ -174,40 +191,36 @@ struct AttentionJob : Job {
 
   void Do(int64_t index) override {
     const Part& part = todo[index];
-    const int64_t wide = RoundUp(h), many = queries();
+    const int64_t wide = RoundUp(h), begin = part.begin;
+    const int64_t few = part.end - begin;
     const int64_t padded = (part.count + kLanes - 1) / kLanes * kLanes;
     static thread_local std::vector<float> x, scores, mixed;
     x.resize(kMostRows * wide);
     scores.resize(kMostRows * padded);
     mixed.resize(kMostRows * h);
     int64_t from = (part.row * kv + part.head) * s + part.start;
-    int64_t blocks = (many + kMostRows - 1) / kMostRows;
-    for (int64_t block = 0; block < blocks; ++block) {
-      int64_t begin = block * many / blocks, end = (block + 1) * many / blocks;
-      int64_t few = end - begin;
-      for (int64_t i = 0; i < few; ++i) {
-        Arrange(Query(part, begin + i), 1, h, x.data() + i * wide);
+    for (int64_t i = 0; i < few; ++i) {
+      Arrange(Query(part, begin + i), 1, h, x.data() + i * wide);
+    }
+    Few(few, x.data(), k + from * h, scores.data(), h, padded, part.count);
+    float tops[kMostRows], sums[kMostRows];
+    for (int64_t i = 0; i < few; ++i) {
+      int64_t at = positions[part.row * t + (begin + i) % t];
+      int64_t low = window ? at - window + 1 : 0;
+      sums[i] = Weigh(scores.data() + i * padded, padded, low - part.start,
+                      at + 1 - part.start, scale, softcap, tops + i);
+    }
+    MixFew(few, scores.data(), padded, v + from * h, h, part.count,
+           mixed.data());
+    for (int64_t i = 0; i < few; ++i) {
+      const float* values = mixed.data() + i * h;
+      if (part.place < 0) {
+        Finish(part.row, part.head, begin + i, values, sums[i]);
+        continue;
       }
-      Few(few, x.data(), k + from * h, scores.data(), h, padded, part.count);
-      float tops[kMostRows], sums[kMostRows];
-      for (int64_t i = 0; i < few; ++i) {
-        int64_t at = positions[part.row * t + (begin + i) % t];
-        int64_t low = window ? at - window + 1 : 0;
-        sums[i] = Weigh(scores.data() + i * padded, padded, low - part.start,
-                        at + 1 - part.start, scale, softcap, tops + i);
-      }
-      MixFew(few, scores.data(), padded, v + from * h, h, part.count,
-             mixed.data());
-      for (int64_t i = 0; i < few; ++i) {
-        const float* values = mixed.data() + i * h;
-        if (part.place < 0) {
-          Finish(part.row, part.head, begin + i, values, sums[i]);
-          continue;
-        }
-        float* to = partial.data() + (part.place + begin + i) * (h + 2);
-        to[0] = tops[i], to[1] = sums[i];
-        std::copy(values, values + h, to + 2);
-      }
+      float* to = partial.data() + (part.place + begin + i) * (h + 2);
+      to[0] = tops[i], to[1] = sums[i];
+      std::copy(values, values + h, to + 2);
     }
   }
 
@@ -266,8 +279,10 @@ xla::ffi::Error Attention(xla::ffi::ThreadPool pool, xla::ffi::AnyBuffer q,
   job->scale = scale, job->softcap = softcap;
   job->Plan();
   int64_t work = 0;
-  for (const auto& part : job->todo) work += part.count;
-  if (work * job->queries() * job->h <= kAloneWork) {
+  for (const auto& part : job->todo) {
+    work += part.count * (part.end - part.begin);
+  }
+  if (work * job->h <= kAloneWork) {
     job->Run();
   } else {
     RunOn(pool.num_threads(), job);

@@ -1,6 +1,8 @@
-// What XLA calls: products and attention, in float32 and bfloat16 (as its bits).
+// What XLA calls: products, those of a gated MLP, and attention, in float32 and
+// bfloat16 (as its bits).
 
 #include "attention.h"
+#include "gated.h"
 #include "product.h"
 
 namespace ffi = xla::ffi;
@@ -12,6 +14,16 @@ namespace ffi = xla::ffi;
                                     .Arg<ffi::AnyBuffer>() /* x */  \
                                     .RemainingArgs() /* weights */  \
                                     .RemainingRets())
+
+#define SPECJAX_GATED(name, type)                                  \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, specjax::Gated<type>,        \
+                                ffi::Ffi::Bind()                   \
+                                    .Ctx<ffi::ThreadPool>()        \
+                                    .Arg<ffi::AnyBuffer>() /* x */ \
+                                    .Arg<ffi::AnyBuffer>() /* gate */ \
+                                    .Arg<ffi::AnyBuffer>() /* up */   \
+                                    .Ret<ffi::AnyBuffer>()            \
+                                    .Attr<int32_t>("activation"))
 
 #define SPECJAX_ATTENTION(name, type)                                       \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(name, specjax::Attention<type>,             \
@@ -29,5 +41,7 @@ namespace ffi = xla::ffi;
 
 SPECJAX_PRODUCT(specjax_product_float32, float);
 SPECJAX_PRODUCT(specjax_product_bfloat16, uint16_t);
+SPECJAX_GATED(specjax_gated_float32, float);
+SPECJAX_GATED(specjax_gated_bfloat16, uint16_t);
 SPECJAX_ATTENTION(specjax_attention_float32, float);
 SPECJAX_ATTENTION(specjax_attention_bfloat16, uint16_t);

@@ -26,6 +26,22 @@ constexpr int64_t kGroup = 12;
 constexpr int64_t kChunkBytes = 128 << 10;
 constexpr int64_t kAloneBytes = 192 << 10;
 
+inline int64_t ChunkBytes(int64_t t) {
+  return t == 1 ? 2 * kChunkBytes : kChunkBytes;
+}
+
+// x as `Block` takes it: as it lies, or in `own`.
+template <typename W>
+const float* Arranged(const W* x, int64_t t, int64_t k,
+                      std::vector<float>* own) {
+  if constexpr (std::is_same<W, float>::value) {
+    if (k % kStep == 0) return x;
+  }
+  own->resize(t * RoundUp(k));
+  Arrange(x, t, k, own->data());
+  return own->data();
+}
+
 template <typename W>
 struct ProductJob : Job {
   struct Weight {
@@ -68,14 +84,8 @@ xla::ffi::Error Product(xla::ffi::ThreadPool pool, xla::ffi::AnyBuffer x,
   ProductJob<W> job;
   job.t = x.dimensions()[0];
   job.k = x.dimensions()[1];
-  auto* rows = static_cast<const W*>(x.untyped_data());
-  if (std::is_same<W, float>::value && job.k % kStep == 0) {
-    job.x = reinterpret_cast<const float*>(rows);
-  } else {
-    job.arranged.resize(job.t * RoundUp(job.k));
-    Arrange(rows, job.t, job.k, job.arranged.data());
-    job.x = job.arranged.data();
-  }
+  job.x = Arranged(static_cast<const W*>(x.untyped_data()), job.t, job.k,
+                   &job.arranged);
   int64_t row = job.k * (int64_t)sizeof(W), total = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     auto w = weights.get<xla::ffi::AnyBuffer>(i);
@@ -87,7 +97,7 @@ xla::ffi::Error Product(xla::ffi::ThreadPool pool, xla::ffi::AnyBuffer x,
                            static_cast<float*>((*y)->untyped_data()),
                            w->dimensions()[0], 0});
   }
-  int64_t chunk = job.t == 1 ? 2 * kChunkBytes : kChunkBytes;
+  int64_t chunk = ChunkBytes(job.t);
   // A multiple of every number of rows in a register block.
   job.chunk = std::max<int64_t>(chunk / row / 24, 1) * 24;
   if (total * row <= kAloneBytes) job.chunk = total;

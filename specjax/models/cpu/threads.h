@@ -8,6 +8,7 @@
 #define SPECJAX_THREADS_H_
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -22,11 +23,13 @@
 namespace specjax {
 
 constexpr int64_t kMostHelpers = 15;
-// Before a helper sleeps: some 100 microseconds, longer than a pass's gaps.
-constexpr int64_t kSpins = 4000;
+// Before a helper sleeps: about a millisecond. To wake one takes 100 microseconds
+// of whoever asks, on a virtual machine: as long as a small model's whole product.
+constexpr int64_t kSpins = 50000;
 // Of what comes next, in pieces: more than there is ever time for.
 constexpr int64_t kFetched = 2048 << 10;
 constexpr int64_t kPiece = 128 << 10;
+constexpr int64_t kJobsAhead = 2;
 
 inline void Pause() {
 #if defined(__x86_64__)
@@ -40,8 +43,9 @@ inline void Pause() {
 // from the back by helpers.
 struct Job {
   int64_t parts = 0;
-  // What is read, from front to back, where it is worth to be fetched early.
-  const char* data = nullptr;
+  // What is read, from front to back, where it is worth to be fetched early; and
+  // as much that is read together with it, where there are two.
+  const char *data = nullptr, *beside = nullptr;
   int64_t bytes = 0;
 
   virtual ~Job() = default;
@@ -59,24 +63,32 @@ struct Job {
   std::atomic<int64_t> taken_{0}, back_{0};
 };
 
+// What is read for a job.
+struct Range {
+  const char *data = nullptr, *beside = nullptr;
+  int64_t bytes = 0;
+};
+
 // While a pass does what only one thread can do, helpers fetch what they will
 // read next: after these weights come those that came after them last time. To
 // be wrong costs nothing but the reading.
 class Foresight {
  public:
-  struct Range {
-    const char* data = nullptr;
-    int64_t bytes = 0;
-  };
+  void See(const Job& job) {
+    if (job.data == nullptr) return;
+    if (next_.size() > kMost) next_.clear();
+    if (last_ != nullptr) next_[last_] = {job.data, job.beside, job.bytes};
+    last_ = job.data;
+  }
 
-  Range After(const Job& job) {
-    if (job.data != nullptr) {
-      if (next_.size() > kMost) next_.clear();
-      if (last_ != nullptr) next_[last_] = {job.data, job.bytes};
-      last_ = job.data;
+  // The jobs after the last one.
+  void Ahead(std::array<Range, kJobsAhead>* out) const {
+    const char* last = last_;
+    for (Range& range : *out) {
+      auto found = next_.find(last);
+      range = found == next_.end() ? Range{} : found->second;
+      last = range.data;
     }
-    auto found = next_.find(last_);
-    return found == next_.end() ? Range{} : found->second;
   }
 
  private:
@@ -99,10 +111,10 @@ class Helpers {
     // One job at a time; whoever comes second does its own work.
     std::unique_lock<std::mutex> mine(turn_, std::try_to_lock);
     if (!mine.owns_lock()) return job->Run();
-    auto next = foresight_.After(*job);
-    next_bytes_.store(0);
-    next_data_.store(next.data);
-    next_bytes_.store(next.bytes);
+    foresight_.See(*job);
+    std::array<Range, kJobsAhead> ahead;
+    foresight_.Ahead(&ahead);
+    for (int64_t i = 0; i < kJobsAhead; ++i) ahead_[i].store(ahead[i]);
     job_.store(job);
     calls_.fetch_add(1);
     if (asleep_.load() > 0) {
@@ -118,6 +130,22 @@ class Helpers {
   }
 
  private:
+  // A range that others read while it changes. Half an old one and half a new
+  // one is no harm: to fetch what is not there does nothing.
+  class Shared {
+   public:
+    void store(const Range& range) {
+      bytes_.store(0);
+      data_.store(range.data), beside_.store(range.beside);
+      bytes_.store(range.bytes);
+    }
+    Range load() const { return {data_.load(), beside_.load(), bytes_.load()}; }
+
+   private:
+    std::atomic<const char*> data_{nullptr}, beside_{nullptr};
+    std::atomic<int64_t> bytes_{0};
+  };
+
   explicit Helpers(int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       std::thread([this] { Serve(); }).detach();
@@ -141,25 +169,31 @@ class Helpers {
     }
   }
 
-  // Fetches the end of what comes next, until it does.
+  // Fetches the end of what comes next, and after it, until it does.
   void Fetch(uint64_t seen) const {
-    int64_t bytes = next_bytes_.load();
-    const char* data = next_data_.load();
-    int64_t least = std::max<int64_t>(bytes - kFetched, 0);
-    while (bytes > least) {
-      int64_t from = std::max(bytes - kPiece, least);
-      for (int64_t at = from; at < bytes; at += 64) {
-        if (at % 1024 == 0 && calls_.load() != seen) return;
-        __builtin_prefetch(data + at, 0, 2);
+    int64_t left = kFetched;
+    for (const Shared& shared : ahead_) {
+      Range range = shared.load();
+      int64_t many = range.beside ? 2 : 1;
+      int64_t bytes = range.bytes;
+      int64_t least = std::max<int64_t>(bytes - left / many, 0);
+      left -= (bytes - least) * many;
+      while (bytes > least) {
+        int64_t from = std::max(bytes - kPiece, least);
+        for (int64_t at = from; at < bytes; at += 64) {
+          if (at % 1024 == 0 && calls_.load() != seen) return;
+          __builtin_prefetch(range.data + at, 0, 2);
+          if (range.beside) __builtin_prefetch(range.beside + at, 0, 2);
+        }
+        bytes = from;
       }
-      bytes = from;
     }
   }
 
   std::atomic<Job*> job_{nullptr};
   std::atomic<uint64_t> calls_{0};
-  std::atomic<int64_t> inside_{0}, asleep_{0}, next_bytes_{0};
-  std::atomic<const char*> next_data_{nullptr};
+  std::atomic<int64_t> inside_{0}, asleep_{0};
+  std::array<Shared, kJobsAhead> ahead_;
   std::mutex turn_, bed_;
   std::condition_variable bell_;
   Foresight foresight_;

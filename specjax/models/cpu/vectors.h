@@ -71,6 +71,22 @@ inline void FromFloat(float x, uint16_t* to) {
   *to = x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
+// The same, eight at a time: float32 that a W holds exactly.
+template <typename W>
+inline Wide Rounded(Wide x) {
+  if (sizeof(W) == 4) return x;
+  Bits bits = (Bits)x;
+  bits = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u;
+  return (Wide)((Whole)(x == x) & (Whole)bits |
+                ~(Whole)(x == x) & (Whole)(Bits{} + 0x7fc00000u));
+}
+
+inline void Store(Wide x, float* to) { std::memcpy(to, &x, sizeof(x)); }
+inline void Store(Wide x, uint16_t* to) {  // What `Rounded` gave.
+  Short some = __builtin_convertvector((Bits)x >> 16, Short);
+  std::memcpy(to, &some, sizeof(some));
+}
+
 inline float Sum(Wide v) {
   Four half[2];
   std::memcpy(half, &v, sizeof(v));
@@ -95,6 +111,15 @@ inline Wide Exp(Wide x) {
   Whole power = (__builtin_convertvector(n, Whole) + 127) << 23;
   Whole tiny = x < -87.0f;
   return (Wide)((Whole)(y * (Wide)power) & ~tiny);
+}
+
+// 1 / (1 + e^-x)
+inline Wide Logistic(Wide x) {
+  Whole negative = x < 0.0f;
+  Wide power = Exp((Wide)((Whole)x | (Whole)(Bits{} + 0x80000000u)));
+  Wide one = Spread(1.0f);
+  Wide top = (Wide)(negative & (Whole)power | ~negative & (Whole)one);
+  return top / (one + power);
 }
 
 }  // namespace specjax

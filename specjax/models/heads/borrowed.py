@@ -18,7 +18,8 @@ from specjax.models import decoder
 from specjax.models.heads import module
 from specjax.models.heads.ends import Ends, ends
 from specjax.models.module import capped
-from specjax.sharding.placement import Placement
+from specjax.sharding import axes
+from specjax.sharding.placement import LOGITS, Placement, constrain
 from specjax.types import Array, Params
 
 
@@ -111,7 +112,7 @@ class HeadModel(Borrower):
     dtype: of parameters, keys and values.
     head: the module's own parameters.
     ends: of the target.
-    placement: where it works, or None; see `module.by_rows`.
+    placement: where it works, or None; see `module.beside`.
   """
 
   config: Any
@@ -134,6 +135,13 @@ class HeadModel(Borrower):
   def features(self) -> tuple[int, ...]:
     """The target's layers whose states it reads; see `models.base.Model`."""
     return self.config.features
+
+  @property
+  def logits_sharding(self) -> NamedSharding:
+    """Of logits [B, Vd], on a mesh; see `_product`."""
+    if self.is_reduced:
+      return self.placement.sharding((axes.ROWS, None))
+    return self.ends.placement.sharding((axes.ROWS, axes.VOCAB))
 
   def init_cache(self, rows: int, capacity: int) -> KVCache:
     """An empty cache of its layer (Medusa has none); see `KVCache.zeros`."""
@@ -161,8 +169,15 @@ class HeadModel(Borrower):
     return self.ends.embed(target_params, tokens).astype(self.dtype)
 
   def _product(self, x: Array, table: Array) -> Array:
-    """float32 logits [B, T, Vd] of x [B, T, D] and a table of ids [Vd, D]."""
-    return module.product(self.placement, x, table)
+    """float32 logits [B, T, Vd] of x [B, T, D] and a table of ids [Vd, D].
+
+    Each device makes those of its part of the target's vocabulary, and all of
+    a reduced one: drawing from few ids takes less than to agree on a draw.
+    """
+    logits = module.product(self.placement, x, table)
+    if self.is_reduced:
+      return logits
+    return constrain(self.ends.placement, logits, LOGITS)
 
   def _guess(self, params: Params, target_params: Params, x: Array) -> Array:
     """What the target's head, or some rows of it, makes of x [B, T, D]."""
@@ -216,7 +231,11 @@ def parts(
     dtype: the target's unless given.
   """
   dtype = jnp.dtype(target.dtype if dtype is None else dtype)
-  placement = module.by_rows(target.placement)
+  placement = module.beside(
+    target.placement,
+    getattr(config, "layer", None),
+    by_vocab=config.draft_vocab in (None, target.vocab_size),
+  )
   return dict(
     config=config,
     dtype=dtype,
