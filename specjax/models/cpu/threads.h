@@ -26,6 +26,9 @@ constexpr int64_t kMostHelpers = 15;
 // Before a helper sleeps: about a millisecond. To wake one takes 100 microseconds
 // of whoever asks, on a virtual machine: as long as a small model's whole product.
 constexpr int64_t kSpins = 50000;
+// Before whoever waits for a helper's last part lets others run: the helper may
+// be waiting for this very processor.
+constexpr int64_t kWaits = 4000;
 // Of what comes next, in pieces: more than there is ever time for.
 constexpr int64_t kFetched = 2048 << 10;
 constexpr int64_t kPiece = 128 << 10;
@@ -125,7 +128,7 @@ class Helpers {
     job_.store(nullptr);
     // Whoever has seen the job has counted itself before.
     for (int64_t spins = 0; inside_.load() > 0; ++spins) {
-      spins < kSpins ? Pause() : std::this_thread::yield();
+      spins < kWaits ? Pause() : std::this_thread::yield();
     }
   }
 
