@@ -8,6 +8,7 @@ from specjax import api, shipped
 from tests import smollm2_test
 
 MOST_BYTES = 40_000_000
+ALL = smollm2_test.GOLDENS["max_new_tokens"]
 KINDS = {"smollm2-135m-draft": "draft_model", "smollm2-135m-eagle": "eagle"}
 
 
@@ -39,9 +40,12 @@ def engine(name):
   )
 
 
+@pytest.mark.parametrize(
+  "most", [48, pytest.param(ALL, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("name", KINDS)
-def test_rule_25_the_targets_greedy_ids_and_drafts_that_are_kept(name):
-  rows, most = smollm2_test.ROWS[:3], 48
+def test_rule_25_the_targets_greedy_ids_and_drafts_that_are_kept(name, most):
+  rows = smollm2_test.ROWS[:3]
   done = smollm2_test.complete(engine(name), rows, most=most)
   smollm2_test.check_goldens(done, rows, most)
   drafted = sum(row.drafted for row in done.values())

@@ -210,18 +210,20 @@ def _peers(
 
 
 def _assistant(plan, target: api.Pretrained, drafts, cache) -> str | None:
-  """The folder of --draft_model as a whole model; None where it is none."""
-  if plan.draft_model is None:
-    return None
-  loaded = (d for d in drafts.values() if d.name == plan.draft_model)
-  draft = next(loaded, None)
-  if draft is None:  # None of our runs drafts with it.
-    draft = heads.load_draft("draft_model", plan.draft_model, target)
-  if not isinstance(draft, heads.Head):
-    return draft.folder
-  if draft.kind != "draft_model":
-    return None
-  return str(whole_draft.cached(draft, dtype=plan.dtype, cache=cache))
+  """The folder of a draft model as a whole one; None where none is asked for.
+
+  That is --draft_model, or the first that one of --runs drafts with.
+  """
+  loaded = [d for d in drafts.values() if plan.draft_model in (None, d.name)]
+  if plan.draft_model is not None and not loaded:
+    # None of our runs drafts with it.
+    loaded = [heads.load_draft("draft_model", plan.draft_model, target)]
+  for draft in loaded:
+    if not isinstance(draft, heads.Head):
+      return draft.folder
+    if draft.kind == "draft_model":
+      return str(whole_draft.cached(draft, dtype=plan.dtype, cache=cache))
+  return None
 
 
 def _fastest(

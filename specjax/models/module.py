@@ -36,19 +36,12 @@ from specjax.types import Array
 
 @functools.partial(jax.jit, static_argnums=0)
 def _layer(graph, state, x, cache, index, positions, rope, window):
-  """One layer; a function of its own, so that it is traced once for all.
+  """One layer up to its last sum (see `DecoderLayer.unadded`), traced once.
 
   Tracing was half of a warm start: 30 unrolled layers took 0.5 s a program,
   and now take 0.1. Rotation and window are data; layers without a window are
   a second kind, with no mask for one.
   """
-  layer = nnx.merge(graph, state)
-  return layer(x, cache, index, positions, rope, window)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _layer_unadded(graph, state, x, cache, index, positions, rope, window):
-  """`_layer` up to its last sum; see `DecoderLayer.unadded`."""
   layer = nnx.merge(graph, state)
   return layer.unadded(x, cache, index, positions, rope, window)
 
@@ -307,7 +300,10 @@ class Decoder(nnx.Module):
     rope = ropes[1 if window and len(ropes) > 1 else 0]
     window = jnp.int32(window) if window else None
     place = jnp.int32(place)
-    return _layer(graph, state, x, cache, place, positions, rope, window)
+    x, out, cache = _layer(
+      graph, state, x, cache, place, positions, rope, window
+    )
+    return x + out, cache
 
   def logits(self, x: Array) -> Array:
     """What norm and head make of a layer's output: [B, T, V], split over V."""
@@ -349,7 +345,7 @@ class Decoder(nnx.Module):
       if both and window is not None:
         kind = (window > 0).astype(jnp.int32)
         rope = jax.tree.map(lambda r: r[kind], both)
-      x, out, cache = _layer_unadded(
+      x, out, cache = _layer(
         graph, state, x, cache, index, positions, rope, window
       )
       for place, name in enumerate(wanted):

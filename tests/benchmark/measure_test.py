@@ -254,6 +254,21 @@ def test_they_are_refused_before_anything_compiles(folders, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("by", ["draft_model", "runs", "neither"])
+def test_a_peer_drafts_with_what_our_runs_draft_with(folders, by, tmp_path):
+  draft = str(folders["draft"])
+  how = {
+    "draft_model": dict(draft_model=draft),
+    "runs": dict(runs=("plain", f"draft_model:{draft}@3")),
+    "neither": dict(runs=("plain", "ngram")),
+  }[by]
+  target, load_s = runs.load(str(folders["target"]), dtype="float32")
+  loaded = runs.load_draft("draft_model", draft, target)[0]
+  drafts = {"draft_model C=3": loaded} if by == "runs" else {}
+  found = measure._assistant(plan(folders, **how), target, drafts, tmp_path)
+  assert found == (None if by == "neither" else draft)
+
+
 def test_a_probe_stays_at_its_length_whatever_is_run(folders):
   target, load_s = runs.load(str(folders["target"]), dtype="float32")
   run = runs.make(target, "ngram", 3, capacity=200, load_s=load_s)

@@ -46,8 +46,7 @@ ALL = {
 }
 EVERY = [REPETITION, PRESENCE, FREQUENCY, BIAS, ALL]
 SAMPLES = 10_000  # by default; the long test takes ten times as many
-# Presence: see test_sees_no_fault_where_none_is.
-SOME = {"draft_model": [ALL], "ngram": [REPETITION, BIAS]}
+SOME = {"draft_model": [PRESENCE, ALL], "ngram": [REPETITION, BIAS]}
 
 
 @pytest.fixture(scope="module")

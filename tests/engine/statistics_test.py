@@ -68,11 +68,8 @@ def test_filters_filter(settings):
 
 
 def test_engine_keeps_the_law(engines):
-  """RULES 1, 2, 3, 4, 7, 8, 8a, 17, 19: one seed, each filter once.
-
-  As many samples as show each of the faults below.
-  """
-  check(engines, DIAGONAL, seeds=(0,), samples=FAULTY_SAMPLES)
+  """RULES 1, 2, 3, 4, 7, 8, 8a, 17, 19: one seed, each filter once."""
+  check(engines, DIAGONAL, seeds=(0,), samples=SAMPLES * 3 // 10)
 
 
 @pytest.mark.long

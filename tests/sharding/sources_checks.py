@@ -12,8 +12,8 @@ from tests.sharding import eight
 
 
 def build(*split, **options):
-  """An engine of one layer on each side; decoding_checks has one of two."""
-  return eight.engine(*split, family="t5", layers=1, **options)
+  """An engine of an encoder-decoder; the rest as `eight.engine`."""
+  return eight.engine(*split, family="t5", **options)
 
 
 @functools.cache
@@ -89,7 +89,7 @@ def check_the_memory_estimate_counts_what_one_device_holds():
     if shard.device == first
   )
   found = memory.estimate(
-    eight.model("t5_tiny", eight.placement("data:2,model:4"), layers=1),
+    eight.model("t5_tiny", eight.placement("data:2,model:4"), layers=2),
     engine.proposer,
     engine.proposer.model.shapes,
     slots=4,
