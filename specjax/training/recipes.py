@@ -22,6 +22,10 @@ from specjax.training.objective import Law
 _MODULES = "num_nextn_predict_layers"
 
 
+# Of a block: with them 0, it adds nothing to what it reads.
+_LAST_PRODUCTS = ("o", "down")
+
+
 def kept_ids(
   corpus: Corpus, target: Pretrained, count: int, *, prompts: bool
 ) -> np.ndarray | None:
@@ -75,7 +79,9 @@ def draft(
     law: of the target, with the kept ids.
     weights: of the losses.
     placement: of the draft, or None.
-    layers: of the target, ascending, that it begins as.
+    layers: of the target, ascending, that it begins as. One that is repeated
+      is first itself and then adds nothing: a deeper model begins as the same
+      function (block expansion; Wu et al. 2024, LLaMA Pro, section 3.1).
     size: or what changes the target's config.json, to begin at random.
     ends: "target" or "own" embedding and head, or "head": the target's
       embedding and a head of its own; the target's where the width is the same
@@ -229,10 +235,10 @@ def _of_layers(
   """The config of some of a target's layers, as a file and as read."""
   own, numbers = target.model.config, list(layers)
   spelled = ",".join(map(str, numbers))
-  if numbers != sorted(set(numbers)) or numbers[-1] >= own.layers:
+  if numbers != sorted(numbers) or numbers[-1] >= own.layers:
     raise ValueError(
       f"--layers={spelled}: {target.name} has {own.layers} layers; give"
-      f" ascending numbers from 0 to {own.layers - 1}, each once"
+      f" ascending numbers from 0 to {own.layers - 1}"
     )
   windows = tuple(own.windows[n] for n in numbers) if own.windows else ()
   wanted = dataclasses.replace(own, layers=len(numbers), windows=windows)
@@ -296,11 +302,14 @@ def _taken(
   theirs = dict(zip(target.model.paths, target.params, strict=True))
   found = {}
   for path in model.paths:
-    source = path
+    source, is_silent = path, False
     if path == "head.weight" and target.model.config.tied:
       source = "embed.weight"
     if path.startswith("layers."):
       _, number, rest = path.split(".", 2)
       source = f"layers.{layers[int(number)]}.{rest}"
-    found[path] = shards.gathered(theirs[source]).astype(np.float32)
+      again = layers[int(number)] in layers[: int(number)]
+      is_silent = again and rest.split(".")[1] in _LAST_PRODUCTS
+    value = shards.gathered(theirs[source]).astype(np.float32)
+    found[path] = np.zeros_like(value) if is_silent else value
   return found

@@ -48,6 +48,21 @@ def test_all_of_a_targets_layers_are_the_target():
   assert accepted / weight == pytest.approx(1.0, abs=1e-4)
 
 
+def test_repeated_layers_begin_as_the_target_and_learn():
+  objective = made.draft({"next_token": 1.0}, layers=(0, 0, 0, 1, 1), ends="own")
+  found, params = log_q(objective)
+  assert objective.model.config.layers == 5
+  whole, _ = log_q(made.draft({"next_token": 1.0}, layers=(0, 1), ends="own"))
+  np.testing.assert_allclose(found, whole, atol=1e-5)
+  slopes = jax.jit(
+    jax.grad(lambda p: objective.loss(p, objective.frozen, batch())[0])
+  )(params)
+  for number in (1, 2, 4):
+    for path in ("attention.o.weight", "mlp.down.weight"):
+      assert not params[f"layers.{number}.{path}"].any()
+      assert abs(slopes[f"layers.{number}.{path}"]).max() > 1e-6
+
+
 @pytest.mark.parametrize(
   "kept, how",
   [
