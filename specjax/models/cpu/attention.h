@@ -21,7 +21,7 @@ namespace specjax {
 
 constexpr int64_t kPositions = 256;  // Of a chunk.
 // Multiplications that are too few to wake another thread for.
-constexpr int64_t kAloneWork = 1 << 18;
+constexpr int64_t kAloneWork = 1 << 15;
 
 // T rows of weights [T, n] times values [count, h], into out [T, h].
 template <int T, int C, typename S>
