@@ -135,8 +135,8 @@ def test_scale_and_softcap_are_followed(how):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", range(1, 9))
-@pytest.mark.parametrize("group", [1, 3])
-def test_biases_are_added_by_distance(group, width, dtype):
+def test_biases_are_added_by_distance(width, dtype):
+  group = 1 + width % 2
   # Empty; around the last of the distances; far beyond it, in a later chunk.
   cache = filled((0, 1, 127, 128, 129, 600), size=20, dtype=dtype)
   q, bias = queries(6, width, 2 * group, 20, dtype), biases(2 * group)
@@ -145,7 +145,7 @@ def test_biases_are_added_by_distance(group, width, dtype):
   bound = 5e-6 if dtype == "float32" else 1.2e-2
   expected = plain(q, cache, 1, at(cache, width), **how)
   np.testing.assert_allclose(found, expected, atol=bound)
-  assert np.abs(found - run(q, cache, 1, at(cache, width), scale=1.0)).max() > 1
+  assert np.abs(found - plain(q, cache, 1, at(cache, width), scale=1.0)).max() > 1
 
 
 @pytest.mark.parametrize("count", [1, 5, 400])
