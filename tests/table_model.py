@@ -32,7 +32,7 @@ class TableModel:
       dtype=jnp.float32,
     )
 
-  def __call__(self, params, tokens, cache, features=()):
+  def __call__(self, params, tokens, cache, features=(), *, last=None):
     (table,) = params
     stored = (tokens + 1).astype(jnp.float32)[:, :, None, None]
     cache = cache.write(0, stored, stored)
@@ -43,6 +43,8 @@ class TableModel:
     # Row V of the table stands for "nothing before".
     before = jnp.where(at > 0, before - 1, self.vocab_size).astype(jnp.int32)
     logits = table[at % 2, before, tokens]
+    if last is not None:
+      logits = jnp.take_along_axis(logits, last[:, None, None], axis=1)
     kept = None
     if features:
       # Layer n's state is (the token itself, n).

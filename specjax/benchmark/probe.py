@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from specjax import api
 from specjax.cache import SourceCache, is_cache
 from specjax.engine.request import Chunk, Request
+from specjax.state import read
 from specjax.step import StepParams, context
 
 
@@ -130,7 +131,7 @@ class Probe:
 
   def _step(self, program) -> None:
     self._state, emitted = program(self._params, self._state)
-    jax.device_get(emitted)
+    read(emitted)
 
   def _propose(self, params, state):
     proposer = self._proposer

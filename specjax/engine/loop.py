@@ -13,6 +13,7 @@ from specjax.engine.request import Chunk, Completion, Request
 from specjax.engine.slots import Running
 from specjax.models.base import Model
 from specjax.proposers.base import Proposer
+from specjax.state import read
 from specjax.step import StepParams
 from specjax.types import Params
 from specjax.verifiers.base import Verifier
@@ -356,7 +357,7 @@ class Engine:
     speculate = any(row.promising for row in decoding.values())
     launched = [self._step(speculate) for _ in range(self._sync)]
     for emitted in launched:
-      emitted = jax.device_get(emitted)
+      emitted = read(emitted)
       count = emitted.count.tolist()
       drafted, accepted = emitted.drafted.tolist(), emitted.accepted.tolist()
       for slot, row in list(decoding.items()):

@@ -78,11 +78,11 @@ def attend(
     default=functools.partial(walk, **as_it_is),
     tpu=functools.partial(walk, block=TPU_BLOCK, laid=at_rest, kept=True),
   )
-  alone = not over and bias is None  # What the CPU's kernel can do.
-  name = cpu_attention.find(q, cache) if alone else None
+  # The CPU's kernel merges nothing.
+  name = None if over else cpu_attention.find(q, cache)
   if name is not None:
     ways["cpu"] = functools.partial(
-      cpu_attention.attend, name, scale=scale, softcap=softcap
+      cpu_attention.attend, name, scale=scale, softcap=softcap, bias=bias
     )
   return lax.platform_dependent(
     q, cache, jnp.int32(layer), positions, seen, **ways

@@ -42,6 +42,8 @@ class Model(Protocol):
     tokens: Array,
     cache: Any,
     features: tuple[int, ...] = (),
+    *,
+    last: Array | None = None,
   ) -> Output:
     """Runs tokens int32 [B, T] at positions length .. length + T - 1.
 
@@ -49,5 +51,6 @@ class Model(Protocol):
     is returned: what training runs, since this pass has a gradient.
 
     `features` names layers (0 = the embedding's output, L = the last layer's)
-    whose hidden states are returned.
+    whose hidden states are returned. `last`, int32 [B], asks for the logits of
+    one position in each row's block alone: [B, 1, V].
     """

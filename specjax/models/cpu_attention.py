@@ -30,6 +30,7 @@ def attend(
   *,
   scale: float,
   softcap: float | None,
+  bias: Array | None,
 ) -> Array:
   """As `models.attend.attend`, which says what the arguments are.
 
@@ -50,4 +51,6 @@ def attend(
     softcap=np.float32(softcap or 0),
   )
   layer, window = jnp.int32(layer), jnp.int32(window)
-  return call(q, cache.k, cache.v, layer, positions, window)
+  if bias is None:
+    bias = jnp.zeros((q.shape[2], 0), jnp.float32)
+  return call(q, cache.k, cache.v, layer, positions, window, bias)

@@ -182,6 +182,7 @@ class Model:
     cache: KVCache | SourceCache | Encoded | None,
     features: tuple[int, ...] = (),
     positions: Array | None = None,
+    last: Array | None = None,
   ) -> Output:
     """Runs it; see the class. Without a cache it has a gradient.
 
@@ -197,7 +198,7 @@ class Model:
         " of it in the cache's place"
       )
     module = self.merge(params)
-    return module(tokens, cache, features, self.subset, positions)
+    return module(tokens, cache, features, self.subset, positions, last)
 
   def encoding_bytes(self, width: int) -> int:
     """Bytes of what is alive while a source of `width` tokens is read.

@@ -200,6 +200,7 @@ class Decoder(nnx.Module):
     features,
     subset=None,
     positions: Array | None = None,
+    last: Array | None = None,
   ) -> Output:
     """Runs it; see the class and `Model`."""
     x, positions, ropes = self.begin(tokens, cache, positions)
@@ -214,6 +215,8 @@ class Decoder(nnx.Module):
         x, cache = self.layer(number, place, x, cache, positions, ropes)
         if number + 1 in features:
           taken[number + 1] = x
+    if last is not None:
+      x = jnp.take_along_axis(x, last[:, None, None], axis=1)
     logits = self.logits(x)
     kept = None
     if features:

@@ -78,8 +78,9 @@ class DraftModel(Steady):
 
   def ingest(self, params, state, block, ctx):
     """See `Proposer`."""
-    out = self._run(params, ctx)(block.tokens, state.cache)
-    logits = self._resize(blocks.last(out.logits, block.count)[:, 0])
+    last = jnp.maximum(block.count - 1, 0)
+    out = self._run(params, ctx)(block.tokens, state.cache, last=last)
+    logits = self._resize(out.logits[:, 0])
     return DraftState(
       cache=out.cache.commit(block.count),
       logits=blocks.unless_empty(block.count, logits, state.logits),

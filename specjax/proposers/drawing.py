@@ -59,8 +59,13 @@ def draw_each(
     # As the target will see it: the drafts so far count.
     raw = penalties.apply(logits[:, None], tokens, index)
     law = sampling.probs(raw, ctx.sampling)[:, 0]
-    noise = ctx.noise.exponential(sampling.DRAFT, index, size)
-    token = sampling.race(law, noise)
+    best = sampling.argmax(raw)[:, 0]
+
+    def race():
+      noise = ctx.noise.exponential(sampling.DRAFT, index, size)
+      return sampling.race(law, noise)
+
+    token = lax.cond(ctx.noise.is_greedy, lambda: best, race)
     # A draft that is not a number ends its row's proposal before it.
     usable = sampling.usable(logits) & (good == index)
     good = good + usable.astype(jnp.int32)

@@ -26,8 +26,8 @@ class Fragile(table_model.TableModel):
   of weight 0.
   """
 
-  def __call__(self, params, tokens, cache, features=()):
-    out = super().__call__(params, tokens, cache, features)
+  def __call__(self, params, tokens, cache, features=(), *, last=None):
+    out = super().__call__(params, tokens, cache, features, last=last)
     keys = (tokens + 1).astype(jnp.float32)[:, :, None, None]
     values = (params[0][0, 0, tokens, 0] * 0)[:, :, None, None]
     cache = cache.write(0, keys, values)
@@ -36,7 +36,10 @@ class Fragile(table_model.TableModel):
     seen = slots <= (cache.length[:, None] + width)[..., None]  # B T S
     scores = jnp.where(seen, cache.k[0, :, :, :, 0], 0)
     leak = jnp.sum(scores * 0 + cache.v[0, :, :, :, 0] * 0, axis=-1)
-    logits = out.logits + leak[..., None]
+    leak = leak[..., None]
+    if last is not None:
+      leak = jnp.take_along_axis(leak, last[:, None, None], axis=1)
+    logits = out.logits + leak
     return dataclasses.replace(out, logits=logits, cache=cache)
 
 

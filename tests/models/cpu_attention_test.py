@@ -52,7 +52,22 @@ def at(cache, width):
   return cache.length[:, None] + jnp.arange(width, dtype=jnp.int32)
 
 
-def plain(q, cache, layer, positions, *, scale=None, softcap=None, window=0):
+def biases(heads, count=129, seed=2):
+  values = np.random.default_rng(seed).normal(size=(heads, count))
+  return jnp.asarray(3 * values, jnp.float32)
+
+
+def plain(
+  q,
+  cache,
+  layer,
+  positions,
+  *,
+  scale=None,
+  softcap=None,
+  window=0,
+  bias=None,
+):
   """Every number in float64."""
   wide = jnp.bfloat16 if cache.k.dtype == jnp.uint16 else cache.k.dtype
   k, v = (
@@ -69,6 +84,9 @@ def plain(q, cache, layer, positions, *, scale=None, softcap=None, window=0):
     scores *= q.shape[-1] ** -0.5 if scale is None else scale
     if softcap:
       scores = softcap * np.tanh(scores / softcap)
+    if bias is not None:
+      far = last - np.arange(seen.start, seen.stop)
+      scores += np.asarray(bias)[n, np.minimum(far, bias.shape[1] - 1)]
     weights = np.exp(scores - scores.max())
     out[b, t, n] = weights @ v[b, n // group, seen] / weights.sum()
   return out
@@ -116,13 +134,61 @@ def test_scale_and_softcap_are_followed(how):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("window", [None, 90])
-def test_rule_7_22_a_query_knows_nothing_of_others(window, dtype):
+@pytest.mark.parametrize("width", range(1, 9))
+def test_biases_are_added_by_distance(width, dtype):
+  group = 1 + width % 2
+  # Empty; around the last of the distances; far beyond it, in a later chunk.
+  cache = filled((0, 1, 127, 128, 129, 600), size=20, dtype=dtype)
+  q, bias = queries(6, width, 2 * group, 20, dtype), biases(2 * group)
+  how = dict(bias=bias, scale=1.0)
+  found = run(q, cache, 1, at(cache, width), **how)
+  bound = 5e-6 if dtype == "float32" else 1.2e-2
+  expected = plain(q, cache, 1, at(cache, width), **how)
+  np.testing.assert_allclose(found, expected, atol=bound)
+  without = plain(q, cache, 1, at(cache, width), scale=1.0)
+  assert np.abs(found - without).max() > 1
+
+
+@pytest.mark.parametrize("count", [1, 5, 400])
+@pytest.mark.parametrize("how", [{}, dict(window=9), dict(softcap=2.0)])
+def test_biases_go_with_windows_softcaps_and_any_furthest_distance(how, count):
+  cache = filled((0, 40, 500))
+  how = dict(how, bias=biases(4, count))
+  q = queries(3, 5, 4, 16)
+  found = run(q, cache, 0, at(cache, 5), **how)
+  expected = plain(q, cache, 0, at(cache, 5), **how)
+  np.testing.assert_allclose(found, expected, atol=5e-6)
+
+
+def test_garbage_in_unused_places_is_never_seen():
+  cache = filled((60, 3), capacity=128)
+  width, bias = 4, biases(4)
+  used = np.arange(128) < np.asarray(cache.length)[:, None] + width
+  spoilt = KVCache(
+    k=jnp.where(used[:, None, :, None], cache.k, jnp.nan),
+    v=jnp.where(used[:, None, :, None], cache.v, jnp.nan),
+    length=cache.length,
+  )
+  q = queries(2, width, 4, 16)
+  for width in (1, 4):
+    good, bad = (
+      run(q[:, :width], c, 1, at(c, width), bias=bias) for c in (cache, spoilt)
+    )
+    np.testing.assert_array_equal(good, bad)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+  "how", [{}, dict(window=90), dict(bias=True), dict(bias=True, window=90)]
+)
+def test_rule_7_22_a_query_knows_nothing_of_others(how, dtype):
   lengths = (3, CHUNK - 4, 2 * CHUNK + 17)
   cache = filled(lengths, size=24, dtype=dtype)
   width = 9
   q, positions = queries(3, width, 6, 24, dtype), at(cache, width)
-  whole = run(q, cache, 1, positions, window=window)
+  if "bias" in how:
+    how = dict(how, bias=biases(6))
+  whole = run(q, cache, 1, positions, **how)
   for row in range(3):
     alone = KVCache(
       k=cache.k[:, row : row + 1],
@@ -135,7 +201,7 @@ def test_rule_7_22_a_query_knows_nothing_of_others(window, dtype):
         alone,
         1,
         positions[row : row + 1, part],
-        window=window,
+        **how,
       )
       np.testing.assert_array_equal(one[0], whole[row, part])
 
@@ -191,11 +257,13 @@ def test_calls_from_several_threads_give_the_same_bits():
   assert not wrong
 
 
-def test_equals_what_runs_where_it_cannot_be_had(monkeypatch):
-  cache = filled((5, 300))
-  q = queries(2, 3, 4, 16)
-  ours = run(q, cache, 1, at(cache, 3), window=40)
+@pytest.mark.parametrize("biased", [False, True])
+def test_equals_what_runs_where_it_cannot_be_had(monkeypatch, biased):
+  cache = filled((0, 5, 300))
+  how = dict(window=40, bias=biases(4) if biased else None)
+  q = queries(3, 3, 4, 16)
+  ours = run(q, cache, 1, at(cache, 3), **how)
   monkeypatch.setenv("SPECJAX_KERNELS", "off")
   assert cpu_attention.find(q, cache) is None
-  call = lambda q, cache: attend.attend(q, cache, 1, at(cache, 3), window=40)
+  call = lambda q, cache: attend.attend(q, cache, 1, at(cache, 3), **how)
   np.testing.assert_allclose(ours, jax.jit(call)(q, cache), atol=2e-6)

@@ -54,6 +54,18 @@ def test_features_come_in_the_order_asked_for(scan_layers):
   assert golden.run(golden.tokens[:, :WIDTH], cache).features is None
 
 
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_logits_of_one_position_a_row_are_those_of_the_whole_block(scan_layers):
+  golden = load("llama_untied", scan_layers=scan_layers)
+  cache = golden.model.init_cache(2, 8)
+  block, last = golden.tokens[:, :WIDTH], jnp.asarray([0, WIDTH - 1])
+  run = lambda **how: golden.model(golden.params, block, cache, **how)
+  whole, one = run(), run(last=last)
+  assert one.logits.shape[1] == 1
+  close(one.logits[:, 0], whole.logits[jnp.arange(2), last])
+  np.testing.assert_array_equal(one.cache.k, whole.cache.k)
+
+
 @pytest.mark.parametrize("name", SCANNED)
 def test_scanned_layers_equal_unrolled_ones(name):
   golden, scanned = load(name), load(name, scan_layers=True)

@@ -21,7 +21,7 @@ namespace specjax {
 
 constexpr int64_t kPositions = 256;  // Of a chunk.
 // Multiplications that are too few to wake another thread for.
-constexpr int64_t kAloneWork = 1 << 18;
+constexpr int64_t kAloneWork = 1 << 15;
 
 // T rows of weights [T, n] times values [count, h], into out [T, h].
 template <int T, int C, typename S>
@@ -95,11 +95,19 @@ inline float Top(const float* scores, int64_t n) {
   return most;
 }
 
+// What is added to scores by distance; all that lie further have the last.
+struct Bias {
+  const float* by_distance;
+  int64_t count;  // 0: nothing is added.
+};
+
 // Scores [n] to weights, those of positions outside [low, high) to 0; returns
-// their sum. `top` becomes the largest score; NaN if one that counts is NaN.
+// their sum. The query is at high - 1. `top` becomes the largest score; NaN if
+// one that counts is NaN.
 inline float Weigh(float* scores, int64_t n, int64_t low, int64_t high,
-                   float scale, float softcap, float* top) {
+                   float scale, float softcap, Bias bias, float* top) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
+  const int64_t at = high - 1;
   low = std::clamp<int64_t>(low, 0, n), high = std::clamp(high, low, n);
   std::fill(scores, scores + low, kNone);
   std::fill(scores + high, scores + n, kNone);
@@ -107,6 +115,16 @@ inline float Weigh(float* scores, int64_t n, int64_t low, int64_t high,
   if (softcap > 0) {
     for (int64_t s = low; s < high; ++s) {
       scores[s] = softcap * std::tanh(scores[s] / softcap);
+    }
+  }
+  if (bias.count > 0) {
+    const int64_t furthest = bias.count - 1;
+    const int64_t near = std::clamp(at - furthest, low, high);
+    for (int64_t s = low; s < near; ++s) {
+      scores[s] += bias.by_distance[furthest];
+    }
+    for (int64_t s = near; s < high; ++s) {
+      scores[s] += bias.by_distance[at - s];
     }
   }
   *top = Top(scores, n);
@@ -128,8 +146,9 @@ template <typename W>
 struct AttentionJob : Job {
   const W *q, *k, *v;  // [B, T, N, H]; [B, K, S, H] of one layer, twice.
   const int32_t* positions;  // [B, T]
+  const float* bias;         // [N, R]
   W* out;                    // [B, T, N, H]
-  int64_t b, t, n, kv, h, s, window;
+  int64_t b, t, n, kv, h, s, r, window;
   float scale, softcap;
 
   struct Part {
@@ -207,8 +226,10 @@ struct AttentionJob : Job {
     for (int64_t i = 0; i < few; ++i) {
       int64_t at = positions[part.row * t + (begin + i) % t];
       int64_t low = window ? at - window + 1 : 0;
+      int64_t mine = part.head * (n / kv) + (begin + i) / t;
       sums[i] = Weigh(scores.data() + i * padded, padded, low - part.start,
-                      at + 1 - part.start, scale, softcap, tops + i);
+                      at + 1 - part.start, scale, softcap, {bias + mine * r, r},
+                      tops + i);
     }
     MixFew(few, scores.data(), padded, v + from * h, h, part.count,
            mixed.data());
@@ -254,13 +275,14 @@ struct AttentionJob : Job {
 };
 
 // q [B, T, N, H]; keys, values [L, B, K, S, H]; layer, window [] (0: sees all);
-// positions [B, T]. bfloat16 passes as its bits.
+// positions [B, T]; bias float32 [N, R] by distance (R = 0: there is none).
+// bfloat16 passes as its bits.
 template <typename W>
 xla::ffi::Error Attention(xla::ffi::ThreadPool pool, xla::ffi::AnyBuffer q,
                           xla::ffi::AnyBuffer keys, xla::ffi::AnyBuffer values,
                           xla::ffi::AnyBuffer layer,
                           xla::ffi::AnyBuffer positions,
-                          xla::ffi::AnyBuffer window,
+                          xla::ffi::AnyBuffer window, xla::ffi::AnyBuffer bias,
                           xla::ffi::Result<xla::ffi::AnyBuffer> out,
                           float scale, float softcap) {
   AttentionJob<W> plan, *job = &plan;
@@ -275,6 +297,8 @@ xla::ffi::Error Attention(xla::ffi::ThreadPool pool, xla::ffi::AnyBuffer q,
   job->v = static_cast<const W*>(values.untyped_data()) + skip;
   job->positions = static_cast<const int32_t*>(positions.untyped_data());
   job->window = *static_cast<const int32_t*>(window.untyped_data());
+  job->bias = static_cast<const float*>(bias.untyped_data());
+  job->r = bias.dimensions()[1];
   job->out = static_cast<W*>(out->untyped_data());
   job->scale = scale, job->softcap = softcap;
   job->Plan();

@@ -146,13 +146,14 @@ class ThinModel(Borrower):
     target_params: Params,
     tokens: Array,
     cache: Any,
+    last: Array | None = None,
   ) -> Output:
     """Runs it; see `models.base.Model`. Its logits are [B, T, Vd]."""
     embed, head = self.ends(params, target_params)
     given = dict(zip(self.head.paths, params, strict=False))
     given |= {_EMBED: embed, _HEAD: head}
     whole = tuple(given[path] for path in self.model.paths)
-    return self.model(whole, tokens, cache)
+    return self.model(whole, tokens, cache, last=last)
 
   def ends(self, params: Params, target_params: Params) -> tuple[Array, Array]:
     """The embedding [V, D] and the rows of ids that it drafts, [Vd, D]."""
