@@ -1,4 +1,5 @@
-// Eight floats at a time, and loads of float32 and bfloat16.
+// As many floats at a time as a register holds, and loads of float32 and
+// bfloat16.
 
 #ifndef SPECJAX_VECTORS_H_
 #define SPECJAX_VECTORS_H_
@@ -13,7 +14,13 @@
 
 namespace specjax {
 
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+constexpr int kRegisters = 32;
+#else
 constexpr int kLanes = 8;
+constexpr int kRegisters = 16;
+#endif
 
 typedef float Wide __attribute__((vector_size(4 * kLanes)));
 typedef float Four __attribute__((vector_size(16)));
@@ -30,7 +37,9 @@ inline Wide Load(const float* from) {
 // Spelled out: a compiler that fuses as it sees fit does so in some blocks and
 // not in others, and a sum would depend on its neighbours.
 inline void MultiplyAdd(Wide left, Wide right, Wide* sum) {
-#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX512F__)
+  *sum = (Wide)_mm512_fmadd_ps((__m512)left, (__m512)right, (__m512)*sum);
+#elif defined(__AVX2__) && defined(__FMA__)
   *sum = (Wide)_mm256_fmadd_ps((__m256)left, (__m256)right, (__m256)*sum);
 #else
   *sum += left * right;
@@ -40,12 +49,14 @@ inline void MultiplyAdd(Wide left, Wide right, Wide* sum) {
 // To stay in a register: left to itself a compiler reads it from memory for each
 // multiplication, and reads are what there are too few of.
 inline void Keep(Wide* v) {
-#if defined(__AVX2__) && defined(__GNUC__)
+#if defined(__AVX512F__) && defined(__GNUC__)
+  asm("" : "+v"(*v));
+#elif defined(__AVX2__) && defined(__GNUC__)
   asm("" : "+x"(*v));
 #endif
 }
 
-// Eight values in their order.
+// Values in their order.
 inline Wide LoadWide(const float* from) { return Load(from); }
 inline Wide LoadWide(const uint16_t* from) {
   Short some;
@@ -71,7 +82,7 @@ inline void FromFloat(float x, uint16_t* to) {
   *to = x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
-// The same, eight at a time: float32 that a W holds exactly.
+// The same, many at a time: float32 that a W holds exactly.
 template <typename W>
 inline Wide Rounded(Wide x) {
   if (sizeof(W) == 4) return x;
@@ -88,9 +99,12 @@ inline void Store(Wide x, uint16_t* to) {  // What `Rounded` gave.
 }
 
 inline float Sum(Wide v) {
-  Four half[2];
-  std::memcpy(half, &v, sizeof(v));
-  Four sum = half[0] + half[1];
+  Four part[kLanes / 4];
+  std::memcpy(part, &v, sizeof(v));
+  for (int many = kLanes / 8; many; many /= 2) {
+    for (int i = 0; i < many; ++i) part[i] += part[i + many];
+  }
+  Four sum = part[0];
   return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
