@@ -18,8 +18,15 @@ namespace specjax {
 // Of x, in one register block.
 constexpr int kMostRows = kRegisters == 32 ? 8 : 6;
 // How far ahead of use weights are fetched: what memory takes to answer.
-constexpr int64_t kAheadBytes = 20 << 10;
+constexpr int64_t kAheadBytes = 4 << 10;
 constexpr int64_t kLine = 64;  // Bytes that memory gives at a time.
+
+// Asks twice: where too much is under way a request is dropped, and a step that
+// waits for memory itself takes far longer than to ask again.
+inline void Fetch(const void* line) {
+  __builtin_prefetch(line, 0, 2);
+  __builtin_prefetch(line, 0, 2);
+}
 
 // How K is gone through: a step is what parts of kLanes sums each take of a row.
 template <typename W>
@@ -71,7 +78,7 @@ inline int64_t RoundUp(int64_t k) {
 // A step of R rows of w times T rows of x, `k` and `wide` apart.
 template <int T, int R, typename W, typename X>
 inline void Add(const X* x, const W* w, int64_t wide, int64_t k,
-                Wide (&sums)[R][T]) {
+                Wide (&sums)[T][R]) {
   typedef Steps<W> S;
   for (int part = 0; part < S::kParts; ++part) {
     Wide left[R];
@@ -82,7 +89,7 @@ inline void Add(const X* x, const W* w, int64_t wide, int64_t k,
     for (int t = 0; t < T; ++t) {
       Wide right = Steps<X>::Part(x + t * wide, part);
       if (R > 1) Keep(&right);
-      for (int r = 0; r < R; ++r) S::Add(left[r], right, &sums[r][t]);
+      for (int r = 0; r < R; ++r) S::Add(left[r], right, &sums[t][r]);
     }
   }
 }
@@ -94,14 +101,12 @@ inline void Block(const typename Steps<W>::X* x, const W* w, float* y, int64_t k
                   int64_t ahead) {
   constexpr int kStep = Steps<W>::kStep;
   const int64_t wide = RoundUp<W>(k);
-  Wide sums[R][T] = {};
+  Wide sums[T][R] = {};
   int64_t at = 0;
   for (; at + kStep <= k; at += kStep) {
+    const W* next = w + ahead + at;
     for (int r = 0; r < R; ++r) {
-      const W* next = w + ahead + r * k + at;
-      for (int i = 0; i < kStep; i += kLine / sizeof(W)) {
-        __builtin_prefetch(next + i, 0, 2);
-      }
+      for (int i = 0; i < kStep; i += kLine / sizeof(W)) Fetch(next + r * k + i);
     }
     Add(x + at, w + at, wide, k, sums);
   }
@@ -112,24 +117,26 @@ inline void Block(const typename Steps<W>::X* x, const W* w, float* y, int64_t k
     }
     Add(x + at, rest, wide, kStep, sums);
   }
+  float all[T * R];
+  SumEach<T * R>(sums[0], all);
   for (int t = 0; t < T; ++t) {
-    for (int r = 0; r < R; ++r) y[t * n + r] = Sum(sums[r][t]);
+    std::memcpy(y + t * n, all + t * R, R * sizeof(float));
   }
 }
 
 // Rows of w in a register block: eight sums or more hide the latency of an
-// addition, and all of them leave room for what they are made of.
+// addition, where that is not memory's, and leave room for what is added.
 template <int T>
 constexpr int Beside() {
   if (kRegisters == 16) return T == 1 ? 8 : T == 2 ? 4 : T == 3 ? 3 : 2;
-  return T <= 2 ? 8 : T <= 4 ? 6 : T <= 6 ? 4 : 3;
+  return T == 1 ? 4 : T == 2 ? 8 : T <= 4 ? 6 : T <= 6 ? 4 : 3;
 }
 
 // `count` rows of w times T rows of x. Where no distance to fetch `ahead` is given
 // there is a good one.
 template <int T, typename W>
-void Rows(const typename Steps<W>::X* x, const W* w, float* y, int64_t k, int64_t n,
-          int64_t count, int64_t ahead) {
+void Rows(const typename Steps<W>::X* x, const W* w, float* y, int64_t k,
+          int64_t n, int64_t count, int64_t ahead) {
   constexpr int R = Beside<T>();
   constexpr int64_t kBytes = R * sizeof(W);
   // Whole blocks, as many as memory takes to answer.

@@ -108,6 +108,45 @@ inline float Sum(Wide v) {
   return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
+// `Sum` of each of N, in one go where lanes can be moved about by whole
+// registers: alone each takes as long as five steps of a row.
+template <int N>
+inline void SumEach(const Wide* v, float* out) {
+#if defined(__AVX512F__)
+  for (int from = 0; from < N; from += 16) {
+    int count = N - from < 16 ? N - from : 16;
+    // Four lanes of a register after another take the sums of v's 0, 4, 8, 12,
+    // of 1, 5, 9, 13, and so on: those of neighbours come to lie together.
+    __m512 some[16];
+    for (int i = 0; i < 16; ++i) {
+      int index = i / 4 + i % 4 * 4;
+      some[i] = (__m512)(index < count ? v[from + index] : Wide{});
+    }
+    for (int i = 0; i < 8; ++i) {
+      __m512 left = some[2 * i], right = some[2 * i + 1];
+      some[i] = _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x44),
+                              _mm512_shuffle_f32x4(left, right, 0xee));
+    }
+    for (int i = 0; i < 4; ++i) {
+      __m512 left = some[2 * i], right = some[2 * i + 1];
+      some[i] = _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x88),
+                              _mm512_shuffle_f32x4(left, right, 0xdd));
+    }
+    for (int i = 0; i < 2; ++i) {
+      __m512 left = some[2 * i], right = some[2 * i + 1];
+      some[i] = _mm512_add_ps(_mm512_unpacklo_ps(left, right),
+                              _mm512_unpackhi_ps(left, right));
+    }
+    __m512d left = (__m512d)some[0], right = (__m512d)some[1];
+    Wide sums = (Wide)_mm512_add_ps((__m512)_mm512_unpacklo_pd(left, right),
+                                    (__m512)_mm512_unpackhi_pd(left, right));
+    std::memcpy(out + from, &sums, count * sizeof(float));
+  }
+#else
+  for (int i = 0; i < N; ++i) out[i] = Sum(v[i]);
+#endif
+}
+
 // e^x for x <= 0, within 1 unit in the last place; 0 below -87, NaN for NaN.
 inline Wide Exp(Wide x) {
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
