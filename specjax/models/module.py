@@ -146,6 +146,9 @@ def ropes(
     turn = rope_frequencies(config.head_dim, theta, scaling)
     angles = positions[..., None].astype(jnp.float32) * turn
     both = (jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None])
+    # Or XLA takes them anew in every layer, for every head: on CPU a tenth of a
+    # pass over eight rows.
+    both = lax.optimization_barrier(both)
     names = (axes.ROWS, None, None, None)
     found.append(tuple(constrain(placement, one, names) for one in both))
   return tuple(found)

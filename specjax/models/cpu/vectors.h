@@ -12,6 +12,13 @@
 #include <immintrin.h>
 #endif
 
+// Where a call would bring registers to memory and back.
+#if defined(__GNUC__)
+#define SPECJAX_INLINE inline __attribute__((always_inline))
+#else
+#define SPECJAX_INLINE inline
+#endif
+
 namespace specjax {
 
 #if defined(__AVX512F__)
@@ -111,27 +118,32 @@ inline float Sum(Wide v) {
 // `Sum` of each of N, in one go where lanes can be moved about by whole
 // registers: alone each takes as long as five steps of a row.
 template <int N>
-inline void SumEach(const Wide* v, float* out) {
+SPECJAX_INLINE void SumEach(const Wide* v, float* out) {
 #if defined(__AVX512F__)
+#pragma GCC unroll 4
   for (int from = 0; from < N; from += 16) {
     int count = N - from < 16 ? N - from : 16;
     // Four lanes of a register after another take the sums of v's 0, 4, 8, 12,
     // of 1, 5, 9, 13, and so on: those of neighbours come to lie together.
     __m512 some[16];
+#pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) {
       int index = i / 4 + i % 4 * 4;
       some[i] = (__m512)(index < count ? v[from + index] : Wide{});
     }
+#pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
       __m512 left = some[2 * i], right = some[2 * i + 1];
       some[i] = _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x44),
                               _mm512_shuffle_f32x4(left, right, 0xee));
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       __m512 left = some[2 * i], right = some[2 * i + 1];
       some[i] = _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x88),
                               _mm512_shuffle_f32x4(left, right, 0xdd));
     }
+#pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       __m512 left = some[2 * i], right = some[2 * i + 1];
       some[i] = _mm512_add_ps(_mm512_unpacklo_ps(left, right),
