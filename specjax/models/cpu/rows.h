@@ -94,11 +94,11 @@ inline void Add(const X* x, const W* w, int64_t wide, int64_t k,
   }
 }
 
-// R rows of w times T rows of x. Rows of x are as `Arrange` leaves them. What lies
+// R rows of w times T rows of x, which are as `Arrange` leaves them. What lies
 // `ahead` in w is fetched meanwhile.
 template <int T, int R, typename W>
-inline void Block(const typename Steps<W>::X* x, const W* w, float* y, int64_t k, int64_t n,
-                  int64_t ahead) {
+inline void Block(const typename Steps<W>::X* x, const W* w, float* y,
+                  int64_t k, int64_t n, int64_t ahead) {
   constexpr int kStep = Steps<W>::kStep;
   const int64_t wide = RoundUp<W>(k);
   Wide sums[T][R] = {};
