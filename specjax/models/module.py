@@ -145,10 +145,26 @@ def ropes(
   for theta, scaling in kinds:
     turn = rope_frequencies(config.head_dim, theta, scaling)
     angles = positions[..., None].astype(jnp.float32) * turn
-    both = (jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None])
+    both = _cos_and_sin(angles[:, :, None])
     names = (axes.ROWS, None, None, None)
     found.append(tuple(constrain(placement, one, names) for one in both))
   return tuple(found)
+
+
+def _cos_and_sin(angles: Array) -> tuple[Array, Array]:
+  """Both, taken once: XLA's CPU backend moves them into what reads them.
+
+  There they would be taken anew in every layer for every head, and be so much
+  work that XLA wakes threads for it, between products that keep every core
+  busy. Out of a loop it moves nothing.
+  """
+  plain = lambda angles: (jnp.cos(angles), jnp.sin(angles))
+
+  def apart(angles):
+    one = lambda which: lax.switch(which, (jnp.cos, jnp.sin), angles)
+    return tuple(lax.map(one, jnp.arange(2)))
+
+  return lax.platform_dependent(angles, cpu=apart, default=plain)
 
 
 class Decoder(nnx.Module):

@@ -47,7 +47,8 @@ void MixColumns(const float* weights, int64_t n, const S* values, int64_t h,
 template <int T, typename S>
 void Mix(const float* weights, int64_t n, const S* values, int64_t h,
          int64_t count, float* out) {
-  constexpr int C = T == 1 ? 8 : T == 2 ? 4 : 2;
+  constexpr int C = kRegisters == 32 ? (T <= 5 ? 4 : 2)
+                                     : (T == 1 ? 8 : T == 2 ? 4 : 2);
   int64_t at = 0;
   for (; at + C * kLanes <= h; at += C * kLanes) {
     MixColumns<T, C>(weights, n, values + at, h, count, out + at);
@@ -63,19 +64,6 @@ void Mix(const float* weights, int64_t n, const S* values, int64_t h,
       }
       out[t * h + at] = sum;
     }
-  }
-}
-
-template <typename S>
-void MixFew(int64_t t, const float* weights, int64_t n, const S* values,
-            int64_t h, int64_t count, float* out) {
-  switch (t) {
-    case 1: return Mix<1>(weights, n, values, h, count, out);
-    case 2: return Mix<2>(weights, n, values, h, count, out);
-    case 3: return Mix<3>(weights, n, values, h, count, out);
-    case 4: return Mix<4>(weights, n, values, h, count, out);
-    case 5: return Mix<5>(weights, n, values, h, count, out);
-    default: return Mix<6>(weights, n, values, h, count, out);
   }
 }
 
@@ -210,10 +198,11 @@ struct AttentionJob : Job {
 
   void Do(int64_t index) override {
     const Part& part = todo[index];
-    const int64_t wide = RoundUp(h), begin = part.begin;
+    const int64_t wide = RoundUp<W>(h), begin = part.begin;
     const int64_t few = part.end - begin;
     const int64_t padded = (part.count + kLanes - 1) / kLanes * kLanes;
-    static thread_local std::vector<float> x, scores, mixed;
+    static thread_local std::vector<typename Steps<W>::X> x;
+    static thread_local std::vector<float> scores, mixed;
     x.resize(kMostRows * wide);
     scores.resize(kMostRows * padded);
     mixed.resize(kMostRows * h);
@@ -231,8 +220,10 @@ struct AttentionJob : Job {
                       at + 1 - part.start, scale, softcap, {bias + mine * r, r},
                       tops + i);
     }
-    MixFew(few, scores.data(), padded, v + from * h, h, part.count,
-           mixed.data());
+    WithRows(few, [&](auto rows) {
+      Mix<decltype(rows)::value>(scores.data(), padded, v + from * h, h,
+                                 part.count, mixed.data());
+    });
     for (int64_t i = 0; i < few; ++i) {
       const float* values = mixed.data() + i * h;
       if (part.place < 0) {

@@ -22,8 +22,8 @@
 namespace specjax {
 
 // Of rows of both weights that are made into one of y at a time: a multiple of
-// every number of rows in a register block.
-constexpr int64_t kBoth = 24;
+// every number of rows in a register block, and of lanes.
+constexpr int64_t kBoth = 3 * kLanes;
 
 enum Activation : int32_t { kSilu = 0, kGeluTanh = 1 };
 
@@ -38,8 +38,8 @@ template <typename W>
 struct GatedJob : Job {
   int64_t t, k, n, chunk;
   int32_t activation;
-  const float* x;
-  std::vector<float> arranged;
+  const typename Steps<W>::X* x;
+  std::vector<typename Steps<W>::X> arranged;
   const W *gate, *up;  // [n, k]
   W* y;                // [t, n]
 
@@ -56,7 +56,7 @@ struct GatedJob : Job {
     int64_t blocks = (t + kMostRows - 1) / kMostRows;
     for (int64_t block = 0; block < blocks; ++block) {
       int64_t from = block * t / blocks, to = (block + 1) * t / blocks;
-      const float* mine = x + from * RoundUp(k);
+      const auto* mine = x + from * RoundUp<W>(k);
       int64_t few = to - from, at = from * kBoth;
       Few(few, mine, gate + row * k, gates + at, k, kBoth, count);
       Few(few, mine, up + row * k, ups + at, k, kBoth, count);

@@ -20,7 +20,7 @@
 namespace specjax {
 
 // Rows of w that wait in cache for more of x.
-constexpr int64_t kGroup = 12;
+constexpr int64_t kGroup = 24;
 // What a thread takes at a time, and what is too little to wake another for.
 // Twice as much where reading is all there is to do.
 constexpr int64_t kChunkBytes = 128 << 10;
@@ -31,13 +31,12 @@ inline int64_t ChunkBytes(int64_t t) {
 }
 
 // x as `Block` takes it: as it lies, or in `own`.
-template <typename W>
-const float* Arranged(const W* x, int64_t t, int64_t k,
-                      std::vector<float>* own) {
-  if constexpr (std::is_same<W, float>::value) {
-    if (k % kStep == 0) return x;
+template <typename W, typename X>
+const X* Arranged(const W* x, int64_t t, int64_t k, std::vector<X>* own) {
+  if constexpr (std::is_same<W, X>::value) {
+    if (k % Steps<W>::kStep == 0) return x;
   }
-  own->resize(t * RoundUp(k));
+  own->resize(t * RoundUp<W>(k));
   Arrange(x, t, k, own->data());
   return own->data();
 }
@@ -51,8 +50,8 @@ struct ProductJob : Job {
   };
   std::vector<Weight> weights;
   int64_t t, k, chunk;
-  const float* x;               // As `Block` takes it,
-  std::vector<float> arranged;  // and where it lies if not as it came.
+  const typename Steps<W>::X* x;  // As `Block` takes it,
+  std::vector<typename Steps<W>::X> arranged;  // if not as it came.
 
   void Do(int64_t part) override {
     auto mine = weights.end() - 1;
@@ -69,7 +68,7 @@ struct ProductJob : Job {
       int64_t some = std::min(kGroup, count - at);
       for (int64_t block = 0; block < blocks; ++block) {
         int64_t from = block * t / blocks, to = (block + 1) * t / blocks;
-        Few(to - from, x + from * RoundUp(k), w + at * k, y + from * n + at, k,
+        Few(to - from, x + from * RoundUp<W>(k), w + at * k, y + from * n + at, k,
             n, some, kGroup * k);
       }
     }

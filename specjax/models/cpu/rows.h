@@ -1,7 +1,7 @@
 // A few rows of x times rows of w: one thread's part of a product.
 //
-// A sum runs over eight lanes in the order of K, whatever T is: a result depends
-// on its own row of x alone, bit for bit.
+// A sum runs over the lanes of a register in the order of K, whatever T is: a
+// result depends on its own row of x alone, bit for bit.
 
 #ifndef SPECJAX_ROWS_H_
 #define SPECJAX_ROWS_H_
@@ -9,88 +9,134 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "vectors.h"
 
 namespace specjax {
 
-constexpr int kStep = 2 * kLanes;  // Of K, at a time.
-constexpr int kMostRows = 6;       // Of x, in one register block.
+// Of x, in one register block.
+constexpr int kMostRows = kRegisters == 32 ? 8 : 6;
 // How far ahead of use weights are fetched: what memory takes to answer.
-constexpr int64_t kAheadBytes = 20 << 10;
+constexpr int64_t kAheadBytes = 4 << 10;
+constexpr int64_t kLine = 64;  // Bytes that memory gives at a time.
 
-inline int64_t RoundUp(int64_t k) { return (k + kStep - 1) / kStep * kStep; }
-
-// Lanes of a step: its first half and its second; of sixteen bfloat16, which
-// are the upper halves of float32, those at even places and those at odd ones.
-template <int kHalf>
-inline Wide LoadHalf(const float* from) {
-  return Load(from + kHalf * kLanes);
-}
-template <int kHalf>
-inline Wide LoadHalf(const uint16_t* from) {
-  Bits pairs;
-  std::memcpy(&pairs, from, sizeof(pairs));
-  return (Wide)(kHalf ? pairs & 0xffff0000u : pairs << 16);
+// Asks twice: where too much is under way a request is dropped, and a step that
+// waits for memory itself takes far longer than to ask again.
+inline void Fetch(const void* line) {
+  __builtin_prefetch(line, 0, 2);
+  __builtin_prefetch(line, 0, 2);
 }
 
-// A half step of R rows of w times T rows of x, `k` and `wide` apart.
-template <int kHalf, int T, int R, typename W>
-inline void Add(const float* x, const W* w, int64_t wide, int64_t k,
-                Wide (&sums)[R][T]) {
-  Wide left[R];
-  for (int r = 0; r < R; ++r) {
-    left[r] = LoadHalf<kHalf>(w + r * k);
-    if (T > 1) Keep(&left[r]);
+// How K is gone through: a step is what parts of kLanes sums each take of a row.
+template <typename W>
+struct Steps {
+  typedef float X;  // As which x is multiplied.
+  static constexpr int kParts = 2, kStep = 2 * kLanes;
+
+  // Lanes of a step: its first half and its second; of bfloat16, which are the
+  // upper halves of float32, those at even places and those at odd ones.
+  static Wide Part(const float* from, int part) {
+    return Load(from + part * kLanes);
   }
-  for (int t = 0; t < T; ++t) {
-    Wide right = Load(x + t * wide + kHalf * kLanes);
-    if (R > 1) Keep(&right);
-    for (int r = 0; r < R; ++r) MultiplyAdd(left[r], right, &sums[r][t]);
+  static Wide Part(const uint16_t* from, int part) {
+    Bits pairs;
+    std::memcpy(&pairs, from, sizeof(pairs));
+    return (Wide)(part ? pairs & 0xffff0000u : pairs << 16);
+  }
+  static void Add(Wide left, Wide right, Wide* sum) {
+    MultiplyAdd(left, right, sum);
+  }
+};
+
+#if defined(__AVX512BF16__)
+// Pairs of bfloat16 as they lie, whose products the processor adds up in float32;
+// numbers below its normal ones count as 0.
+template <>
+struct Steps<uint16_t> {
+  typedef uint16_t X;
+  static constexpr int kParts = 1, kStep = 2 * kLanes;
+
+  static Wide Part(const uint16_t* from, int) {
+    Wide out;
+    std::memcpy(&out, from, sizeof(out));
+    return out;
+  }
+  static void Add(Wide left, Wide right, Wide* sum) {
+    *sum = (Wide)_mm512_dpbf16_ps((__m512)*sum, (__m512bh)left,
+                                  (__m512bh)right);
+  }
+};
+#endif
+
+template <typename W>
+inline int64_t RoundUp(int64_t k) {
+  constexpr int kStep = Steps<W>::kStep;
+  return (k + kStep - 1) / kStep * kStep;
+}
+
+// A step of R rows of w times T rows of x, `k` and `wide` apart.
+template <int T, int R, typename W, typename X>
+inline void Add(const X* x, const W* w, int64_t wide, int64_t k,
+                Wide (&sums)[T][R]) {
+  typedef Steps<W> S;
+  for (int part = 0; part < S::kParts; ++part) {
+    Wide left[R];
+    for (int r = 0; r < R; ++r) {
+      left[r] = S::Part(w + r * k, part);
+      if (T > 1) Keep(&left[r]);
+    }
+    for (int t = 0; t < T; ++t) {
+      Wide right = Steps<X>::Part(x + t * wide, part);
+      if (R > 1) Keep(&right);
+      for (int r = 0; r < R; ++r) S::Add(left[r], right, &sums[t][r]);
+    }
   }
 }
 
-// R rows of w times T rows of x. Rows of x are K rounded up to whole steps,
-// zeros at the end, in the order in which `LoadHalf` reads those of w. What lies
+// R rows of w times T rows of x, which are as `Arrange` leaves them. What lies
 // `ahead` in w is fetched meanwhile.
 template <int T, int R, typename W>
-inline void Block(const float* x, const W* w, float* y, int64_t k, int64_t n,
-                  int64_t ahead) {
-  const int64_t wide = RoundUp(k);
-  Wide sums[R][T] = {};
+inline void Block(const typename Steps<W>::X* x, const W* w, float* y,
+                  int64_t k, int64_t n, int64_t ahead) {
+  constexpr int kStep = Steps<W>::kStep;
+  const int64_t wide = RoundUp<W>(k);
+  Wide sums[T][R] = {};
   int64_t at = 0;
   for (; at + kStep <= k; at += kStep) {
+    const W* next = w + ahead + at;
     for (int r = 0; r < R; ++r) {
-      __builtin_prefetch(w + ahead + r * k + at, 0, 2);
+      for (int i = 0; i < kStep; i += kLine / sizeof(W)) Fetch(next + r * k + i);
     }
-    Add<0>(x + at, w + at, wide, k, sums);
-    Add<1>(x + at, w + at, wide, k, sums);
+    Add(x + at, w + at, wide, k, sums);
   }
   if (at < k) {
     W rest[R * kStep] = {};
     for (int r = 0; r < R; ++r) {
       std::memcpy(rest + r * kStep, w + r * k + at, (k - at) * sizeof(W));
     }
-    Add<0>(x + at, rest, wide, kStep, sums);
-    Add<1>(x + at, rest, wide, kStep, sums);
+    Add(x + at, rest, wide, kStep, sums);
   }
+  float all[T * R];
+  SumEach<T * R>(sums[0], all);
   for (int t = 0; t < T; ++t) {
-    for (int r = 0; r < R; ++r) y[t * n + r] = Sum(sums[r][t]);
+    std::memcpy(y + t * n, all + t * R, R * sizeof(float));
   }
 }
 
-// Rows of w in a register block: eight to twelve sums hide the latency of an
-// addition, and leave room in sixteen registers.
+// Rows of w in a register block: eight sums or more hide the latency of an
+// addition, where that is not memory's, and leave room for what is added.
 template <int T>
 constexpr int Beside() {
-  return T == 1 ? 8 : T == 2 ? 4 : T == 3 ? 3 : 2;
+  if (kRegisters == 16) return T == 1 ? 8 : T == 2 ? 4 : T == 3 ? 3 : 2;
+  return T == 1 ? 4 : T == 2 ? 8 : T <= 4 ? 6 : T <= 6 ? 4 : 3;
 }
 
 // `count` rows of w times T rows of x. Where no distance to fetch `ahead` is given
 // there is a good one.
 template <int T, typename W>
-void Rows(const float* x, const W* w, float* y, int64_t k, int64_t n,
-          int64_t count, int64_t ahead) {
+void Rows(const typename Steps<W>::X* x, const W* w, float* y, int64_t k,
+          int64_t n, int64_t count, int64_t ahead) {
   constexpr int R = Beside<T>();
   constexpr int64_t kBytes = R * sizeof(W);
   // Whole blocks, as many as memory takes to answer.
@@ -102,29 +148,38 @@ void Rows(const float* x, const W* w, float* y, int64_t k, int64_t n,
   for (; row < count; ++row) Block<T, 1>(x, w + row * k, y + row, k, n, ahead);
 }
 
-template <typename W>
-void Few(int64_t t, const float* x, const W* w, float* y, int64_t k, int64_t n,
-         int64_t count, int64_t ahead = 0) {
-  switch (t) {
-    case 1: return Rows<1>(x, w, y, k, n, count, ahead);
-    case 2: return Rows<2>(x, w, y, k, n, count, ahead);
-    case 3: return Rows<3>(x, w, y, k, n, count, ahead);
-    case 4: return Rows<4>(x, w, y, k, n, count, ahead);
-    case 5: return Rows<5>(x, w, y, k, n, count, ahead);
-    default: return Rows<6>(x, w, y, k, n, count, ahead);
+// Calls f with t, which is at most T, as a constant.
+template <int T = kMostRows, typename F>
+void WithRows(int64_t t, F f) {
+  if constexpr (T > 1) {
+    if (t < T) return WithRows<T - 1>(t, f);
   }
+  f(std::integral_constant<int, T>());
 }
 
-// Rows of x as `Block` takes them.
 template <typename W>
-void Arrange(const W* x, int64_t t, int64_t k, float* to) {
+void Few(int64_t t, const typename Steps<W>::X* x, const W* w, float* y,
+         int64_t k, int64_t n, int64_t count, int64_t ahead = 0) {
+  WithRows(t, [&](auto rows) {
+    Rows<decltype(rows)::value>(x, w, y, k, n, count, ahead);
+  });
+}
+
+// Rows of x as `Block` takes them: K rounded up to whole steps, zeros at the end,
+// in the order in which parts of w are read.
+template <typename W>
+void Arrange(const W* x, int64_t t, int64_t k, typename Steps<W>::X* to) {
+  typedef Steps<W> S;
   for (int64_t row = 0; row < t; ++row, x += k) {
-    for (int64_t at = 0; at < k; at += kStep, to += kStep) {
-      W some[kStep] = {};
-      std::memcpy(some, x + at, std::min<int64_t>(kStep, k - at) * sizeof(W));
-      Wide first = LoadHalf<0>(some), second = LoadHalf<1>(some);
-      std::memcpy(to, &first, sizeof(first));
-      std::memcpy(to + kLanes, &second, sizeof(second));
+    for (int64_t at = 0; at < k; at += S::kStep, to += S::kStep) {
+      W some[S::kStep] = {};
+      int64_t here = std::min<int64_t>(S::kStep, k - at);
+      std::memcpy(some, x + at, here * sizeof(W));
+      for (int part = 0; part < S::kParts; ++part) {
+        Wide lanes = S::Part(some, part);
+        std::memcpy(reinterpret_cast<char*>(to) + part * sizeof(lanes), &lanes,
+                    sizeof(lanes));
+      }
     }
   }
 }

@@ -1,4 +1,5 @@
-// Eight floats at a time, and loads of float32 and bfloat16.
+// As many floats at a time as a register holds, and loads of float32 and
+// bfloat16.
 
 #ifndef SPECJAX_VECTORS_H_
 #define SPECJAX_VECTORS_H_
@@ -11,9 +12,22 @@
 #include <immintrin.h>
 #endif
 
+// Where a call would bring registers to memory and back.
+#if defined(__GNUC__)
+#define SPECJAX_INLINE inline __attribute__((always_inline))
+#else
+#define SPECJAX_INLINE inline
+#endif
+
 namespace specjax {
 
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+constexpr int kRegisters = 32;
+#else
 constexpr int kLanes = 8;
+constexpr int kRegisters = 16;
+#endif
 
 typedef float Wide __attribute__((vector_size(4 * kLanes)));
 typedef float Four __attribute__((vector_size(16)));
@@ -30,7 +44,9 @@ inline Wide Load(const float* from) {
 // Spelled out: a compiler that fuses as it sees fit does so in some blocks and
 // not in others, and a sum would depend on its neighbours.
 inline void MultiplyAdd(Wide left, Wide right, Wide* sum) {
-#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX512F__)
+  *sum = (Wide)_mm512_fmadd_ps((__m512)left, (__m512)right, (__m512)*sum);
+#elif defined(__AVX2__) && defined(__FMA__)
   *sum = (Wide)_mm256_fmadd_ps((__m256)left, (__m256)right, (__m256)*sum);
 #else
   *sum += left * right;
@@ -40,12 +56,14 @@ inline void MultiplyAdd(Wide left, Wide right, Wide* sum) {
 // To stay in a register: left to itself a compiler reads it from memory for each
 // multiplication, and reads are what there are too few of.
 inline void Keep(Wide* v) {
-#if defined(__AVX2__) && defined(__GNUC__)
+#if defined(__AVX512F__) && defined(__GNUC__)
+  asm("" : "+v"(*v));
+#elif defined(__AVX2__) && defined(__GNUC__)
   asm("" : "+x"(*v));
 #endif
 }
 
-// Eight values in their order.
+// Values in their order.
 inline Wide LoadWide(const float* from) { return Load(from); }
 inline Wide LoadWide(const uint16_t* from) {
   Short some;
@@ -71,7 +89,7 @@ inline void FromFloat(float x, uint16_t* to) {
   *to = x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
-// The same, eight at a time: float32 that a W holds exactly.
+// The same, many at a time: float32 that a W holds exactly.
 template <typename W>
 inline Wide Rounded(Wide x) {
   if (sizeof(W) == 4) return x;
@@ -88,10 +106,57 @@ inline void Store(Wide x, uint16_t* to) {  // What `Rounded` gave.
 }
 
 inline float Sum(Wide v) {
-  Four half[2];
-  std::memcpy(half, &v, sizeof(v));
-  Four sum = half[0] + half[1];
+  Four part[kLanes / 4];
+  std::memcpy(part, &v, sizeof(v));
+  for (int many = kLanes / 8; many; many /= 2) {
+    for (int i = 0; i < many; ++i) part[i] += part[i + many];
+  }
+  Four sum = part[0];
   return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+// `Sum` of each of N, in one go where lanes can be moved about by whole
+// registers: alone each takes as long as five steps of a row.
+template <int N>
+SPECJAX_INLINE void SumEach(const Wide* v, float* out) {
+#if defined(__AVX512F__)
+#pragma GCC unroll 4
+  for (int from = 0; from < N; from += 16) {
+    int count = N - from < 16 ? N - from : 16;
+    // Four lanes of a register after another take the sums of v's 0, 4, 8, 12,
+    // of 1, 5, 9, 13, and so on: those of neighbours come to lie together.
+    __m512 some[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      int index = i / 4 + i % 4 * 4;
+      some[i] = (__m512)(index < count ? v[from + index] : Wide{});
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      __m512 left = some[2 * i], right = some[2 * i + 1];
+      some[i] = _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x44),
+                              _mm512_shuffle_f32x4(left, right, 0xee));
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      __m512 left = some[2 * i], right = some[2 * i + 1];
+      some[i] = _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x88),
+                              _mm512_shuffle_f32x4(left, right, 0xdd));
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      __m512 left = some[2 * i], right = some[2 * i + 1];
+      some[i] = _mm512_add_ps(_mm512_unpacklo_ps(left, right),
+                              _mm512_unpackhi_ps(left, right));
+    }
+    __m512d left = (__m512d)some[0], right = (__m512d)some[1];
+    Wide sums = (Wide)_mm512_add_ps((__m512)_mm512_unpacklo_pd(left, right),
+                                    (__m512)_mm512_unpackhi_pd(left, right));
+    std::memcpy(out + from, &sums, count * sizeof(float));
+  }
+#else
+  for (int i = 0; i < N; ++i) out[i] = Sum(v[i]);
+#endif
 }
 
 // e^x for x <= 0, within 1 unit in the last place; 0 below -87, NaN for NaN.
