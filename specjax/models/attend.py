@@ -37,6 +37,7 @@ def attend(
   window=None,
   bias: Array | None = None,
   over: tuple[str, ...] = (),
+  kind: str | None = None,
 ) -> Array:
   """Causal attention of a block over the cache, by absolute position.
 
@@ -44,7 +45,7 @@ def attend(
   and Gimelshein 2018), so cost follows the longest live row and not the
   capacity. A block that is masked whole leaves a row's numbers bit-equal, so
   no row depends on its neighbours' lengths. On a CPU by `cpu_attention`, where
-  that can be had.
+  that can be had; on TPUs that gain by it, by `tpu_attention`.
 
   Args:
     q: [B, T, N, H] queries.
@@ -61,6 +62,7 @@ def attend(
     over: axes of the mesh that positions are split over, in a `shard_map`: the
       cache is this device's part, and positions count from where it begins.
       The parts' running softmaxes are merged.
+    kind: of the devices, as jax names it, where it is known.
 
   Returns:
     [B, T, N, H], in q's dtype.
@@ -78,7 +80,14 @@ def attend(
     default=functools.partial(walk, **as_it_is),
     tpu=functools.partial(walk, block=TPU_BLOCK, laid=at_rest, kept=True),
   )
-  alone = not over and bias is None  # What the CPU's kernel can do.
+  alone = not over and bias is None  # What the kernels can do.
+  if alone and kind is not None and kind.startswith("TPU"):
+    from specjax.models import tpu_attention  # Its import takes a while.
+
+    if tpu_attention.suits(kind, q, cache):
+      ways["tpu"] = functools.partial(
+        tpu_attention.attend, scale=scale, softcap=softcap
+      )
   name = cpu_attention.find(q, cache) if alone else None
   if name is not None:
     ways["cpu"] = functools.partial(

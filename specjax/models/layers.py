@@ -137,7 +137,7 @@ class Linear(nnx.Module):
     inputs = self.names[-self.fold :]
     summed = any(self.placement.ways(name) > 1 for name in inputs)
     dtype = x.dtype if summed else jnp.float32
-    return placed.product(x, weight, dtype=dtype)
+    return placed.product(x, weight, dtype=dtype, fold=self.fold)
 
   def _finish(self, out: Array, dtype) -> Array:
     if self.placement is not None:
@@ -151,11 +151,13 @@ class Linear(nnx.Module):
 def together(x: Array, *linears: Linear) -> list[Array]:
   """What each of several Linears makes of x: one kernel's call on a CPU."""
   first = linears[0]
-  x = x.reshape(*x.shape[: x.ndim - first.fold], -1)
-  weights = [linear.matrix() for linear in linears]
   if first.placement is None:
-    outs = products(x, *weights)
+    x = x.reshape(*x.shape[: x.ndim - first.fold], -1)
+    outs = products(x, *[linear.matrix() for linear in linears])
   else:
+    weights = [
+      linear.placement.constrain(linear.weight[...], linear.names) for linear in linears
+    ]
     pairs = zip(linears, weights, strict=True)
     outs = [linear.multiply(x, weight) for linear, weight in pairs]
   pairs = zip(linears, outs, strict=True)

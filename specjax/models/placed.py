@@ -25,12 +25,18 @@ KEYS = (axes.ROWS, None, axes.KV_HEADS, None)
 STACK = (axes.LAYERS, axes.ROWS, axes.KV_HEADS, axes.CACHE_POSITIONS, None)
 
 
-def product(x: Array, weight: Array, *, dtype=jnp.float32) -> Array:
+def product(x: Array, weight: Array, *, dtype=jnp.float32, fold=1) -> Array:
   """x [..., in] times weight [out..., in] -> [..., out...] of a dtype."""
   return lax.dot_general(
     x,
     weight,
-    (((x.ndim - 1,), (weight.ndim - 1,)), ((), ())),
+    (
+      (
+        tuple(range(x.ndim - fold, x.ndim)),
+        tuple(range(weight.ndim - fold, weight.ndim)),
+      ),
+      ((), ()),
+    ),
     precision=precision_of(x.dtype),
     preferred_element_type=dtype,
   )
@@ -113,7 +119,8 @@ def _by_hand(
     mixed = None
     if q is not None:
       mixed = attend(
-        q, cache, layer, positions, window=window, bias=bias, **part, **how
+        *(q, cache, layer, positions),
+        **dict(window=window, bias=bias, kind=placement.kind, **part, **how),
       )
     return mixed, (cache.k, cache.v)
 
