@@ -136,7 +136,9 @@ class Step:
         return self.blocks["draft" if "draft" in scopes else "verify"]
     return None
 
-  def kernels(self, scopes: tuple[str, ...], operands) -> kernels_lib.Taken | None:
+  def kernels(
+    self, scopes: tuple[str, ...], operands
+  ) -> kernels_lib.Taken | None:
     """What a kernel takes of its operands, by the scopes around it."""
     if tpu_attention.NAME not in scopes:
       return None

@@ -121,19 +121,18 @@ class Linear(nnx.Module):
     return together(x, self)[0]
 
   def matrix(self) -> Array:
-    """The weight [out..., in], where it is used."""
+    """The weight [out..., in]."""
     weight = self.weight[...]
-    if self.placement is not None:
-      weight = self.placement.constrain(weight, self.names)
     return weight.reshape(*weight.shape[: -self.fold], -1)
 
-  def multiply(self, x: Array, weight: Array) -> Array:
+  def multiply(self, x: Array) -> Array:
     """The product, split as the placement says.
 
     Where devices add up what each has made, they tell each other the dtype that
     the sum will have: float32 would be twice the bytes, between chips and, on
     those whose products go through HBM, there.
     """
+    weight = self.placement.constrain(self.weight[...], self.names)
     inputs = self.names[-self.fold :]
     summed = any(self.placement.ways(name) > 1 for name in inputs)
     dtype = x.dtype if summed else jnp.float32
@@ -153,13 +152,9 @@ def together(x: Array, *linears: Linear) -> list[Array]:
   first = linears[0]
   if first.placement is None:
     x = x.reshape(*x.shape[: x.ndim - first.fold], -1)
-    outs = products(x, *[linear.matrix() for linear in linears])
+    outs = products(x, *(linear.matrix() for linear in linears))
   else:
-    weights = [
-      linear.placement.constrain(linear.weight[...], linear.names) for linear in linears
-    ]
-    pairs = zip(linears, weights, strict=True)
-    outs = [linear.multiply(x, weight) for linear, weight in pairs]
+    outs = [linear.multiply(x) for linear in linears]
   pairs = zip(linears, outs, strict=True)
   return [linear._finish(out, x.dtype) for linear, out in pairs]
 

@@ -1,7 +1,9 @@
 """The TPU's attention as one kernel, interpreted, against JAX's own terms."""
 
 import dataclasses
+import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +15,20 @@ SIZE, WIDTH = 128, 4
 CAPACITY = 9 * BLOCK  # Two whole blocks of the kernel and a quarter of one.
 # Empty, within a block, a block's last place, the cache's.
 LENGTHS = (0, 3, 4 * BLOCK - 1, 4 * BLOCK, CAPACITY - WIDTH)
+
+
+# Compiled but once for each shape.
+interpreted = jax.jit(
+  functools.partial(tpu_attention.attend, scale=SIZE**-0.5, interpret=True),
+  static_argnames="softcap",
+)
+walking = jax.jit(
+  functools.partial(
+    attend._walk, bias=None, block=BLOCK, laid=lambda part: part, kept=False,
+    over=(), scale=SIZE**-0.5,
+  ),
+  static_argnames="softcap",
+)  # fmt: skip
 
 
 def filled(lengths=LENGTHS, heads=4, kv_heads=2, width=WIDTH, dtype="float32"):
@@ -27,16 +43,10 @@ def filled(lengths=LENGTHS, heads=4, kv_heads=2, width=WIDTH, dtype="float32"):
 
 def both(q, cache, at, *, layer=1, window=None, softcap=None):
   """What the kernel makes, and what `attend` makes in JAX's own terms."""
-  how = dict(scale=SIZE**-0.5, softcap=softcap)
-  seen = None if window is None else jnp.int32(window)
-  walked = attend._walk(
-    q, cache, layer, at, seen, bias=None, block=BLOCK, laid=lambda part: part,
-    kept=False, over=(), **how,
-  )  # fmt: skip
-  made = tpu_attention.attend(
-    q, cache, layer, at, jnp.int32(window or 0), interpret=True, **how
-  )
-  return made, walked
+  layer, seen = jnp.int32(layer), jnp.int32(window or 0)
+  made = interpreted(q, cache, layer, at, seen, softcap=softcap)
+  seen = None if window is None else seen
+  return made, walking(q, cache, layer, at, seen, softcap=softcap)
 
 
 def check(made, walked, tolerance=2e-6):
@@ -83,7 +93,7 @@ def test_bfloat16_is_rounded_alike():
 
 @pytest.mark.parametrize("window", [None, 40])
 def test_what_no_query_sees_does_not_matter(window):
-  """Not even if it is no number: behind the last query, and beyond the cache."""
+  """Not even if it is no number: behind the last query, beyond the cache."""
   q, cache, at = filled()
   made, _ = both(q, cache, at, window=window)
   behind = jnp.arange(CAPACITY)[:, None] > at[:, -1][:, None, None, None]
