@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from specjax.lab.program import Array
-from specjax.models.tpu_attention import BLOCK
+from specjax.models.attend import TPU_BLOCK
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ def attention(operands: Sequence[Array], blocks: float) -> Taken:
   """
   *numbers, queries, keys, values = operands
   layers, *_, capacity, _ = keys.dims
-  seen = min(blocks * BLOCK, capacity)
+  seen = min(blocks * TPU_BLOCK, capacity)
   share = seen / capacity / layers
   assert keys.dims == values.dims and queries.dims[:2] == keys.dims[1:3]
   return Taken(

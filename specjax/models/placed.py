@@ -120,7 +120,7 @@ def _by_hand(
     if q is not None:
       mixed = attend(
         *(q, cache, layer, positions),
-        **dict(window=window, bias=bias, kind=placement.kind),
+        **dict(window=window, bias=bias, chip=placement.chip),
         **part,
         **how,
       )

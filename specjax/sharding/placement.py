@@ -65,8 +65,8 @@ class Placement:
     return self.mesh.devices.flat[0].platform
 
   @property
-  def kind(self) -> str | None:
-    """Which generation of it, as jax names it; None where it names none."""
+  def chip(self) -> str | None:
+    """Which one of its kind, as jax names it; None where it names none."""
     if not isinstance(self.mesh, Mesh):
       return None
     return self.mesh.devices.flat[0].device_kind

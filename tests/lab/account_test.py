@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from specjax.cache import KVCache
 from specjax.lab import account, kernels, program, topology
-from specjax.models import tpu_attention
+from specjax.models import attend, tpu_attention
 
 MB = 1e6
 BF16 = 2
@@ -162,7 +162,7 @@ HEADS = KV_HEADS // 4  # of a chip
 @pytest.mark.parametrize("live", [1, 3])
 def test_a_kernel_reads_what_it_is_said_to_take(live):
   """Live keys and values of one layer, and no scores: those stay inside."""
-  stack = shape(4, ROWS, KV_HEADS, 4 * tpu_attention.BLOCK, SIZE)
+  stack = shape(4, ROWS, KV_HEADS, 4 * attend.TPU_BLOCK, SIZE)
   q = shape(ROWS, ASKED, KV_HEADS, SIZE)
   at = shape(ROWS, ASKED, dtype=jnp.int32)
   heads, caches = P(None, None, "model"), P(None, None, "model")
@@ -187,7 +187,7 @@ def test_a_kernel_reads_what_it_is_said_to_take(live):
     run, (q, stack, stack, at), (heads, caches, caches, P()), mesh=mesh,
     kernels=known,
   )  # fmt: skip
-  walked = ROWS * HEADS * live * tpu_attention.BLOCK * SIZE
+  walked = ROWS * HEADS * live * attend.TPU_BLOCK * SIZE
   assert total.traffic["k"] == pytest.approx(walked * BF16, rel=1e-6)
   assert total.traffic["v"] == pytest.approx(walked * BF16, rel=1e-6)
   # Queries and results, some of them with 5 rounded up to 8, a few times.

@@ -123,8 +123,8 @@ def test_it_is_for_steps_on_a_v5p():
   q, cache, _ = filled()
   suits = tpu_attention.suits
   assert suits("TPU v5", q, cache)
-  for kind in ("TPU v4", "TPU v5 lite", "TPU v6 lite", "cpu", None):
-    assert not suits(kind, q, cache)
+  for chip in ("TPU v4", "TPU v5 lite", "TPU v6 lite", "cpu", None):
+    assert not suits(chip, q, cache)
   assert not suits("TPU v5", jnp.tile(q, (1, 8, 1, 1)), cache)  # a prompt's
   assert not suits("TPU v5", q.astype("bfloat16"), cache)
   small = dataclasses.replace(cache, k=cache.k[..., :64], v=cache.v[..., :64])
