@@ -125,14 +125,14 @@ class Linear(nnx.Module):
     weight = self.weight[...]
     return weight.reshape(*weight.shape[: -self.fold], -1)
 
-  def multiply(self, x: Array) -> Array:
+  def multiply(self, x: Array, weight: Array) -> Array:
     """The product, split as the placement says.
 
     Where devices add up what each has made, they tell each other the dtype that
     the sum will have: float32 would be twice the bytes, between chips and, on
     those whose products go through HBM, there.
     """
-    weight = self.placement.constrain(self.weight[...], self.names)
+    weight = self.placement.constrain(weight, self.names)
     inputs = self.names[-self.fold :]
     summed = any(self.placement.ways(name) > 1 for name in inputs)
     dtype = x.dtype if summed else jnp.float32
@@ -154,7 +154,7 @@ def together(x: Array, *linears: Linear) -> list[Array]:
     x = x.reshape(*x.shape[: x.ndim - first.fold], -1)
     outs = products(x, *(linear.matrix() for linear in linears))
   else:
-    outs = [linear.multiply(x) for linear in linears]
+    outs = [linear.multiply(x, linear.weight[...]) for linear in linears]
   pairs = zip(linears, outs, strict=True)
   return [linear._finish(out, x.dtype) for linear, out in pairs]
 
