@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from specjax.lab import products, traffic
+from specjax.lab.kernels import Kernels
 from specjax.lab.program import Array, Computation, Instruction, Program, leaves
 
 OTHER = "other"
@@ -94,6 +95,7 @@ def account(
   parts: Callable[[str], str],
   trips: Trips,
   shares: Shares = lambda scopes: None,
+  kernels: Kernels = lambda scopes, operands: None,
 ) -> Account:
   """The account of a program.
 
@@ -104,6 +106,7 @@ def account(
     trips: how often loops run whose condition does not say; see `Trips`.
     shares: how often branches of conditions run; see `Shares`. The dearest one
       always does, where it says None.
+    kernels: what kernels take of their operands; see `Kernels`.
 
   Raises:
     ValueError: nobody says how often a loop runs; names it.
@@ -113,15 +116,16 @@ def account(
     _fill(entry.instructions[name].shape, parts(entry.instructions[name].scope))
     for name in entry.parameters
   ]
-  total, _ = _Walk(program, trips, shares).run(entry, args, "")
+  total, _ = _Walk(program, trips, shares, kernels).run(entry, args, "")
   return total
 
 
 class _Walk:
   """Runs computations over values instead of numbers."""
 
-  def __init__(self, program: Program, trips: Trips, shares: Shares):
+  def __init__(self, program, trips: Trips, shares: Shares, kernels: Kernels):
     self.program, self.trips, self.shares = program, trips, shares
+    self.kernels = kernels
 
   def run(
     self, computation: Computation, args: Sequence, scope: str
@@ -150,7 +154,10 @@ class _Walk:
     """Adds what the instruction itself moves, computes and says."""
     program = self.program
     total.cycles += instruction.cycles
+    taken = self._taken(computation, instruction, scope)
+    total.flops += taken.flops if taken else 0.0
     for index, size in traffic.reads(program, computation, instruction):
+      size *= taken.shares[index] if taken else 1.0
       total.traffic[_part(env[instruction.operands[index]])] += size
     written = traffic.writes(program, computation, instruction)
     if written:
@@ -167,6 +174,14 @@ class _Walk:
         made = sum(out.logical_bytes for out in traffic.results(one))
         sampling = bool(SAMPLING & {*(one.scope or scope).split("/")})
         total.talk(kind, sampling, 1.0, max(given, made))
+
+  def _taken(self, computation, instruction, scope):
+    """What it takes of its operands, if it is a kernel that is known."""
+    if not traffic.is_kernel(instruction):
+      return None
+    indices = range(len(instruction.operands))
+    shapes = [computation.operand(instruction, at).shape for at in indices]
+    return self.kernels(tuple(scope.split("/")), shapes)
 
   def _value(self, computation, instruction, env, scope, total):
     """What it makes; walks the computations of loops and conditions."""

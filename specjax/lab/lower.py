@@ -16,10 +16,11 @@ import jax.numpy as jnp
 
 from specjax.cache import KVCache, caches, stacks
 from specjax.engine import loop, placing, programs
+from specjax.lab import kernels as kernels_lib
 from specjax.lab.drafting import PROPOSERS, Drafting, Walk, reads, walk
 from specjax.lab.strategy import Strategy
 from specjax.lab.topology import Topology, devices
-from specjax.models import decoder, padding
+from specjax.models import decoder, padding, tpu_attention
 from specjax.models.attend import block_size
 from specjax.models.config import DecoderConfig
 from specjax.sharding import axes
@@ -134,6 +135,15 @@ class Step:
       case "attention_blocks":
         return self.blocks["draft" if "draft" in scopes else "verify"]
     return None
+
+  def kernels(
+    self, scopes: tuple[str, ...], operands
+  ) -> kernels_lib.Taken | None:
+    """What a kernel takes of its operands, by the scopes around it."""
+    if tpu_attention.NAME not in scopes:
+      return None
+    model = "draft" if "draft" in scopes else "verify"
+    return kernels_lib.attention(operands, self.blocks[model])
 
   def shares(self, scopes: tuple[str, ...]) -> Sequence[float] | None:
     """How often each branch of a condition runs, of 1; by the scopes."""

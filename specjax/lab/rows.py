@@ -191,7 +191,11 @@ def _found(compiled, step: lower.Step, chip: topology.Chip) -> dict[str, Any]:
   """What a compiled step says of itself."""
   parsed = program.parse(compiled.as_text())
   total = account_lib.account(
-    parsed, parts=lower.part, trips=step.trips, shares=step.shares
+    parsed,
+    parts=lower.part,
+    trips=step.trips,
+    shares=step.shares,
+    kernels=step.kernels,
   )
   memory = compiled.memory_analysis()
   state, caches, aliased = 0.0, [], 0

@@ -97,11 +97,19 @@ def part_of(
   return root
 
 
+def is_kernel(instruction: Instruction) -> bool:
+  """Whether it calls a kernel of Pallas."""
+  return _target(instruction) == "tpu_custom_call"
+
+
 def _is_free_call(instruction: Instruction) -> bool:
+  return _target(instruction) in _FREE_CALLS
+
+
+def _target(instruction: Instruction) -> str | None:
   if instruction.opcode != "custom-call":
-    return False
-  target = (instruction.attribute("custom_call_target") or "").strip('"')
-  return target in _FREE_CALLS
+    return None
+  return (instruction.attribute("custom_call_target") or "").strip('"')
 
 
 def _taken(program, computation, name, source: Array) -> float:

@@ -13,10 +13,8 @@ from specjax.models.product import precision_of
 from specjax.types import Array
 
 _MASKED = -1e30  # finite: a row masked in a whole block must not become NaN
-# On TPU blocks are wider, for each costs a round of small operations. On v5p
-# their running sums also go through HBM: its two cores share no fast memory
-# (specjax-lab, 70B + 4B on v5p:2x2x4 at 8 rows: half a gigabyte of traffic a
-# chip more by blocks of 128 than by 512, of 15).
+# On TPU blocks are wider, for each costs a round of small operations; and on a
+# v5p, where no kernel attends, running sums that go through HBM.
 TPU_BLOCK = 4 * BLOCK
 AT_ONCE = 512  # queries of a source
 
@@ -37,6 +35,7 @@ def attend(
   window=None,
   bias: Array | None = None,
   over: tuple[str, ...] = (),
+  chip: str | None = None,
 ) -> Array:
   """Causal attention of a block over the cache, by absolute position.
 
@@ -44,7 +43,7 @@ def attend(
   and Gimelshein 2018), so cost follows the longest live row and not the
   capacity. A block that is masked whole leaves a row's numbers bit-equal, so
   no row depends on its neighbours' lengths. On a CPU by `cpu_attention`, where
-  that can be had.
+  that can be had; on TPUs that gain by it, by `tpu_attention`.
 
   Args:
     q: [B, T, N, H] queries.
@@ -61,6 +60,7 @@ def attend(
     over: axes of the mesh that positions are split over, in a `shard_map`: the
       cache is this device's part, and positions count from where it begins.
       The parts' running softmaxes are merged.
+    chip: what the devices are, as jax names it, where that is known.
 
   Returns:
     [B, T, N, H], in q's dtype.
@@ -78,7 +78,14 @@ def attend(
     default=functools.partial(walk, **as_it_is),
     tpu=functools.partial(walk, block=TPU_BLOCK, laid=at_rest, kept=True),
   )
-  # The CPU's kernel merges nothing.
+  # No kernel merges parts, and the TPU's knows no biases.
+  if bias is None and not over and (chip or "").startswith("TPU"):
+    from specjax.models import tpu_attention  # Its import takes a while.
+
+    if tpu_attention.suits(chip, q, cache):
+      ways["tpu"] = functools.partial(
+        tpu_attention.attend, scale=scale, softcap=softcap
+      )
   name = None if over else cpu_attention.find(q, cache)
   if name is not None:
     ways["cpu"] = functools.partial(
@@ -292,7 +299,7 @@ def _walk(
     weights = weights.astype(wide)
     if kept:
       # Made once, beside their sum, or XLA reads the scores for each of the two
-      # (on v5p from HBM: 0.17 GB more of traffic in the step above).
+      # (on a v5p, where no kernel attends, from HBM).
       weights = lax.optimization_barrier(weights)
     added = jnp.einsum("bkqs,bksh->bkqh", weights, v, **how)
     return index + 1, new_top, total, mixed * shrink + added

@@ -121,10 +121,8 @@ class Linear(nnx.Module):
     return together(x, self)[0]
 
   def matrix(self) -> Array:
-    """The weight [out..., in], where it is used."""
+    """The weight [out..., in]."""
     weight = self.weight[...]
-    if self.placement is not None:
-      weight = self.placement.constrain(weight, self.names)
     return weight.reshape(*weight.shape[: -self.fold], -1)
 
   def multiply(self, x: Array, weight: Array) -> Array:
@@ -134,10 +132,11 @@ class Linear(nnx.Module):
     the sum will have: float32 would be twice the bytes, between chips and, on
     those whose products go through HBM, there.
     """
+    weight = self.placement.constrain(weight, self.names)
     inputs = self.names[-self.fold :]
     summed = any(self.placement.ways(name) > 1 for name in inputs)
     dtype = x.dtype if summed else jnp.float32
-    return placed.product(x, weight, dtype=dtype)
+    return placed.product(x, weight, dtype=dtype, fold=self.fold)
 
   def _finish(self, out: Array, dtype) -> Array:
     if self.placement is not None:
@@ -151,13 +150,11 @@ class Linear(nnx.Module):
 def together(x: Array, *linears: Linear) -> list[Array]:
   """What each of several Linears makes of x: one kernel's call on a CPU."""
   first = linears[0]
-  x = x.reshape(*x.shape[: x.ndim - first.fold], -1)
-  weights = [linear.matrix() for linear in linears]
   if first.placement is None:
-    outs = products(x, *weights)
+    x = x.reshape(*x.shape[: x.ndim - first.fold], -1)
+    outs = products(x, *(linear.matrix() for linear in linears))
   else:
-    pairs = zip(linears, weights, strict=True)
-    outs = [linear.multiply(x, weight) for linear, weight in pairs]
+    outs = [linear.multiply(x, linear.weight[...]) for linear in linears]
   pairs = zip(linears, outs, strict=True)
   return [linear._finish(out, x.dtype) for linear, out in pairs]
 

@@ -64,6 +64,13 @@ class Placement:
       return None
     return self.mesh.devices.flat[0].platform
 
+  @property
+  def chip(self) -> str | None:
+    """Which one of its kind, as jax names it; None where it names none."""
+    if not isinstance(self.mesh, Mesh):
+      return None
+    return self.mesh.devices.flat[0].device_kind
+
   def over(self, name: str | None, kind: str = "arrays") -> tuple[str, ...]:
     """The mesh axes that a logical axis is split over; () for none."""
     return dict(getattr(self.rules, kind)).get(name, ())

@@ -7,7 +7,9 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from specjax.lab import account, program, topology
+from specjax.cache import KVCache
+from specjax.lab import account, kernels, program, topology
+from specjax.models import attend, tpu_attention
 
 MB = 1e6
 BF16 = 2
@@ -24,7 +26,7 @@ def mesh_of(name="v5e:2x2"):
   return jax.sharding.Mesh(devices, ("model",))
 
 
-def counted(run, shapes, specs, trips=None, mesh=None, shares=None):
+def counted(run, shapes, specs, trips=None, mesh=None, shares=None, **how):
   """The account of a function whose arguments are called a, b, …"""
   mesh = mesh or mesh_of()
   placed = [NamedSharding(mesh, spec) for spec in specs]
@@ -36,6 +38,7 @@ def counted(run, shapes, specs, trips=None, mesh=None, shares=None):
     parts=lambda name: name.partition("[")[0],
     trips=lambda scopes: (trips or {}).get(scopes[-1]),
     shares=lambda scopes: shares if "choice" in scopes else None,
+    **how,
   )
   return total
 
@@ -150,3 +153,45 @@ def test_a_sharded_product_reads_its_part_and_adds_up_once():
   ((key, (count, size)),) = total.collectives.items()
   assert key == ("all-reduce", False) and count == 1
   assert size in (ROWS * WIDTH * BF16, ROWS * WIDTH * 4)  # in either dtype
+
+
+SIZE, KV_HEADS, ASKED = 128, 8, 5
+HEADS = KV_HEADS // 4  # of a chip
+
+
+@pytest.mark.parametrize("live", [1, 3])
+def test_a_kernel_reads_what_it_is_said_to_take(live):
+  """Live keys and values of one layer, and no scores: those stay inside."""
+  stack = shape(4, ROWS, KV_HEADS, 4 * attend.TPU_BLOCK, SIZE)
+  q = shape(ROWS, ASKED, KV_HEADS, SIZE)
+  at = shape(ROWS, ASKED, dtype=jnp.int32)
+  heads, caches = P(None, None, "model"), P(None, None, "model")
+
+  def run(q, k, v, at):
+    def local(q, k, v, at):
+      cache = KVCache(k=k, v=v, length=at[:, 0])
+      how = dict(scale=1.0, softcap=None)
+      return tpu_attention.attend(q, cache, 1, at, jnp.int32(0), **how)
+
+    return jax.shard_map(
+      local, in_specs=(heads, caches, caches, P()), out_specs=heads,
+      mesh=mesh, check_vma=False,
+    )(q, k, v, at)  # fmt: skip
+
+  def known(scopes, operands):
+    assert tpu_attention.NAME in scopes
+    return kernels.attention(operands, live)
+
+  mesh = mesh_of("v5p:2x2x1")
+  total = counted(
+    run, (q, stack, stack, at), (heads, caches, caches, P()), mesh=mesh,
+    kernels=known,
+  )  # fmt: skip
+  walked = ROWS * HEADS * live * attend.TPU_BLOCK * SIZE
+  assert total.traffic["k"] == pytest.approx(walked * BF16, rel=1e-6)
+  assert total.traffic["v"] == pytest.approx(walked * BF16, rel=1e-6)
+  # Queries and results, some of them with 5 rounded up to 8, a few times.
+  few = ROWS * HEADS * 8 * SIZE * BF16
+  rest = total.traffic_bytes - 2 * walked * BF16
+  assert few < rest < 6 * few
+  assert total.flops == pytest.approx(2 * 2 * walked * ASKED, rel=1e-6)

@@ -49,7 +49,9 @@ def test_all_of_a_targets_layers_are_the_target():
 
 
 def test_repeated_layers_begin_as_the_target_and_learn():
-  objective = made.draft({"next_token": 1.0}, layers=(0, 0, 0, 1, 1), ends="own")
+  objective = made.draft(
+    {"next_token": 1.0}, layers=(0, 0, 0, 1, 1), ends="own"
+  )
   found, params = log_q(objective)
   assert objective.model.config.layers == 5
   whole, _ = log_q(made.draft({"next_token": 1.0}, layers=(0, 1), ends="own"))
