@@ -4,6 +4,7 @@ import functools
 import tempfile
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from specjax.cache import caches as caches_in
@@ -15,6 +16,7 @@ from specjax.models.heads import eagle, eagle_layer, mtp, thin
 from specjax.proposers.draft_model import DraftModel
 from specjax.proposers.eagle import Eagle
 from specjax.proposers.mtp import Mtp
+from specjax.training import chain
 from specjax.verifiers.rejection import Rejection
 from tests import engines
 from tests.models.heads import tiny
@@ -103,6 +105,35 @@ def answers(mesh=None, strategy="tensor", caches=None):
 @functools.cache
 def whole():
   return answers()
+
+
+def check_gradients_of_a_split_head_are_those_of_one_device():
+  draws = np.random.default_rng(0)
+  tokens = draws.integers(0, 264, (4, 9)).astype(np.int32)
+  states = draws.normal(size=(4, 9, 3, 128)).astype(np.float32)
+  positions = np.broadcast_to(np.arange(9, dtype=np.int32), (4, 9))
+
+  def slopes(placement):
+    own = eight.model(NAME, placement, layers=1)
+    found = []
+    for fuses in (False, True):
+      head = eagle.build(eagle.small(own.config, fuses=fuses), own)
+      run = chain.eagle(head, 2)
+      batch = dict(tokens=tokens, positions=positions)
+
+      def loss(params, target, head=head, run=run, batch=batch):
+        seen = states[:, :, : len(head.features)]
+        return sum(
+          jnp.mean(jax.nn.log_softmax(logits)[..., 7])
+          for logits, _ in run(params, target, batch, seen)
+        )
+
+      given = own.init(0)
+      whole = head.complete(head.head.init(1), given)
+      found += jax.jit(jax.grad(loss))(whole, given)
+    return np.concatenate([np.asarray(one).ravel() for one in found])
+
+  eight.check_alike(slopes, atol=1e-5)
 
 
 def check_rule_24_tensor():
