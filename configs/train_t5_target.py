@@ -1,4 +1,4 @@
-"""A T5 that turns short English sentences into German: a target to draft for.
+"""A T5 that turns short English sentences into German: a target that is begun.
 
 Command:   mkdir -p .cache/debs .cache/catalogues
            (cd .cache/debs && apt-get download \\
@@ -14,7 +14,8 @@ Command:   mkdir -p .cache/debs .cache/catalogues
              --size=num_decoder_layers:5 --tokenizer=.cache/subwords \\
              --output=.cache/t5_start
            specjax-train --config=configs/train_t5_target.py \\
-             --output=.cache/t5_target
+             --output=.cache/t5_shallow
+Next:      configs/train_t5_deeper.py makes twelve layers of its decoder's five
 Data:      49,693 pairs of sentences of 4 to 14 words, from the catalogues of
            142 packages of Debian 12 (1.5 GB to fetch); 500 more are held out,
            the first 100 of which are demo/held_out_translate.jsonl

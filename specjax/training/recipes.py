@@ -22,8 +22,9 @@ from specjax.training.objective import Law
 _MODULES = "num_nextn_predict_layers"
 
 
-# Of a block: with them 0, it adds nothing to what it reads.
-_LAST_PRODUCTS = ("o", "down")
+# What a block's parts end in: with these weights 0, they add nothing.
+_LAST_PRODUCTS = ("attention.o", "cross.o", "mlp.down")
+_LAST_NORMS = ("attention_post_norm", "mlp_post_norm")
 
 
 def kept_ids(
@@ -300,6 +301,10 @@ def _taken(
 ) -> dict[str, np.ndarray]:
   """A draft's parameters out of the target's, in float32."""
   theirs = dict(zip(target.model.paths, target.params, strict=True))
+  config = target.model.config
+  # A norm behind a product of almost nothing would make it large.
+  last = _LAST_NORMS if config.post_norms else _LAST_PRODUCTS
+  silent = -1.0 if config.post_norms and config.norm == "rms_plus_one" else 0.0
   found = {}
   for path in model.paths:
     source, is_silent = path, False
@@ -309,7 +314,7 @@ def _taken(
       _, number, rest = path.split(".", 2)
       source = f"layers.{layers[int(number)]}.{rest}"
       again = layers[int(number)] in layers[: int(number)]
-      is_silent = again and rest.split(".")[1] in _LAST_PRODUCTS
+      is_silent = again and rest.rpartition(".")[0] in last
     value = shards.gathered(theirs[source]).astype(np.float32)
-    found[path] = np.zeros_like(value) if is_silent else value
+    found[path] = np.full_like(value, silent) if is_silent else value
   return found

@@ -1,14 +1,17 @@
 """Draft models that are trained: how they begin, and what is written."""
 
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specjax import heads, pretrained
-from specjax.checkpoints import tensor_files
-from specjax.models import decoder
+from specjax.checkpoints import random_folder, tensor_files
+from specjax.models import decoder, presets
 from specjax.training import packing, recipes
+from specjax.training.objective import Law
 from tests.training import made
 
 draw = decoder.drawn
@@ -63,6 +66,38 @@ def test_repeated_layers_begin_as_the_target_and_learn():
     for path in ("attention.o.weight", "mlp.down.weight"):
       assert not params[f"layers.{number}.{path}"].any()
       assert abs(slopes[f"layers.{number}.{path}"]).max() > 1e-6
+
+
+def test_a_repeated_layer_whose_output_is_normed_is_deepened_gently(tmp_path):
+  config = made.LLAMA | {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "head_dim": 16,
+    "layer_types": ["full_attention"] * made.LAYERS,
+    "query_pre_attn_scalar": 16,
+    "rope_local_base_freq": 10_000.0,
+    "hidden_activation": "gelu_pytorch_tanh",
+  }
+  with mock.patch.dict(presets.PRESETS, {"tiny": config}):
+    random_folder.write(tmp_path, "tiny", seed=1)
+  target = pretrained.load(tmp_path, dtype="float32")
+  law = Law(target=target.model, kept=None, layers=(made.LAYERS,))
+
+  def begun(*layers):
+    how = dict(placement=None, ends="own", layers=layers)
+    objective = recipes.draft(target, law, {"next_token": 1.0}, **how)
+    return objective, *log_q(objective)
+
+  _, whole, _ = begun(0, 1)
+  objective, first, params = begun(0, 0, 1)
+  np.testing.assert_allclose(first, whole, atol=1e-5)
+  # A norm made a product of almost nothing as large as any other.
+  moved = {
+    name: value + 1e-4 if ".1.attention.o." in name else value
+    for name, value in params.items()
+  }
+  after = jax.jit(objective.log_q)(moved, objective.frozen, batch())
+  np.testing.assert_allclose(after, first, atol=1e-5)
 
 
 @pytest.mark.parametrize(
