@@ -69,7 +69,7 @@ class Settings:
     "string",
     "draft_model: begin as these layers of the target, with commas between, as"
     " 0,1,29; one that is repeated adds nothing at first, so 0,0,1,1 begins as"
-    " the same function in twice the layers",
+    " 0,1 does, in twice the layers",
   )
   size: tuple[str, ...] = table.setting(
     (),

@@ -239,7 +239,7 @@ def _of_layers(
   if numbers != sorted(numbers) or numbers[-1] >= own.layers:
     raise ValueError(
       f"--layers={spelled}: {target.name} has {own.layers} layers; give"
-      f" ascending numbers from 0 to {own.layers - 1}"
+      f" numbers from 0 to {own.layers - 1}, none less than the one before"
     )
   windows = tuple(own.windows[n] for n in numbers) if own.windows else ()
   wanted = dataclasses.replace(own, layers=len(numbers), windows=windows)

@@ -230,7 +230,7 @@ def test_the_most_frequent_ids_are_kept_and_the_end_of_a_text():
 @pytest.mark.parametrize(
   "how, words",
   [
-    (dict(layers=(0, 2)), "--layers=0,2: .* has 2 layers; give ascending"),
+    (dict(layers=(0, 2)), "--layers=0,2: .* has 2 layers; give numbers from"),
     (dict(layers=(1, 0)), "--layers=1,0"),
     (dict(size={"odd": 3}), "--size=odd:3: .* has no such size"),
     (dict(size={"vocab_size": 10}), "--size=vocab_size:10 is not the target's"),
