@@ -94,13 +94,17 @@ def test_the_commands_of_training_are_accepted_and_follow_each_other(
 ):
   monkeypatch.chdir(ROOT)
   made = [init.parse(words).output for words in commands("specjax-init")]
-  (answered,) = map(distill_settings.parse, commands("specjax-distill-data"))
-  tiny, heads, pairs = map(train_settings.parse, commands("specjax-train"))
+  answered, said = map(distill_settings.parse, commands("specjax-distill-data"))
+  tiny, heads, pairs, deeper, draft = map(
+    train_settings.parse, commands("specjax-train")
+  )
   measured = benchmark_settings.parse(commands("specjax-benchmark")[0])
   assert tiny.model in made and tiny.model == measured.model
   assert tiny.output == measured.draft_model and pairs.model in made
   assert heads.data == (answered.output,) and heads.model == answered.model
   drafts = [settings.parse(words) for words in commands("specjax-generate")]
+  assert deeper.model == pairs.output and said.model == deeper.output
+  assert draft.model == deeper.output and said.output in draft.data
   assert heads.output in [given.settings.draft_model for given in drafts]
 
 
