@@ -12,7 +12,7 @@ from specjax.models import cpu_attention
 from specjax.models.product import precision_of
 from specjax.types import Array
 
-_MASKED = -1e30  # finite: a row masked in a whole block must not become NaN
+MASKED = -1e30  # finite: a row masked in a whole block must not become NaN
 # On TPU blocks are wider, for each costs a round of small operations; and on a
 # v5p, where no kernel attends, running sums that go through HBM.
 TPU_BLOCK = 4 * BLOCK
@@ -144,7 +144,7 @@ def attend_block(
   if positions is not None:
     visible = visible & (at >= at[:, None] - positions[..., None])
     visible = visible[:, None, None]
-  weights = jax.nn.softmax(jnp.where(visible, scores, _MASKED), axis=-1)
+  weights = jax.nn.softmax(jnp.where(visible, scores, MASKED), axis=-1)
   mixed = jnp.einsum("bkgts,bskh->btkgh", weights.astype(q.dtype), v, **how)
   return mixed.reshape(rows, width, heads, size).astype(q.dtype)
 
@@ -170,7 +170,7 @@ def attend_across(
   )
   scores = jnp.einsum("btnh,bsnh->bnts", q, k, **how) * scale
   visible = (asking[:, :, None] == text[:, None])[:, None]
-  weights = jax.nn.softmax(jnp.where(visible, scores, _MASKED), axis=-1)
+  weights = jax.nn.softmax(jnp.where(visible, scores, MASKED), axis=-1)
   mixed = jnp.einsum("bnts,bsnh->btnh", weights.astype(q.dtype), v, **how)
   return mixed.astype(q.dtype)
 
@@ -214,7 +214,7 @@ def attend_source(
     offset = jnp.clip(at - queries[:, None], -furthest, furthest)
     scores = jnp.einsum("btnh,bsnh->bnts", q, k, **how) * scale
     scores = scores + bias[:, offset + furthest]
-    weights = jax.nn.softmax(jnp.where(visible, scores, _MASKED), axis=-1)
+    weights = jax.nn.softmax(jnp.where(visible, scores, MASKED), axis=-1)
     mixed = jnp.einsum("bnts,bsnh->btnh", weights.astype(q.dtype), v, **how)
     return mixed.astype(q.dtype)
 
@@ -291,7 +291,7 @@ def _walk(
       visible &= slots >= new
     if window is not None:
       visible &= slots > oldest
-    scores = jnp.where(visible, scores, _MASKED)
+    scores = jnp.where(visible, scores, MASKED)
     new_top = jnp.maximum(top, jnp.max(scores, axis=-1, keepdims=True))
     shrink = jnp.exp(top - new_top)
     weights = jnp.exp(scores - new_top)
@@ -316,7 +316,7 @@ def _walk(
   if over:  # Others may have what lies before this part, or behind it.
     live = jnp.minimum(live, -(-capacity // block))
   flat = jnp.zeros((rows, kv_heads, group * width, 1), jnp.float32)
-  start = (first, flat + _MASKED, flat, flat + jnp.zeros((size,)))
+  start = (first, flat + MASKED, flat, flat + jnp.zeros((size,)))
   with jax.named_scope("attention_blocks"):
     _, top, total, mixed = lax.while_loop(lambda c: c[0] < live, body, start)
   if over:

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from specjax.cache import KVCache
-from specjax.models.attend import TPU_BLOCK
+from specjax.models.attend import MASKED, TPU_BLOCK
 from specjax.models.product import precision_of
 from specjax.types import Array
 
@@ -26,7 +26,6 @@ _CHIPS = frozenset({"TPU v5", "TPU v5p"})  # as jax has called a v5p
 _WIDEST = 16  # queries of a row: a step's block, not a chunk of a prompt
 _LANES = 128
 _ROOM = 8 * 2**20  # bytes of two blocks of keys and values, of 16 MB
-_MASKED = -1e30  # as in `attend`
 
 
 def suits(chip: str | None, q: Array, cache: KVCache) -> bool:
@@ -154,7 +153,7 @@ def _walk(
 
   @pl.when(index == 0)
   def _():
-    top[...] = jnp.full(top.shape, _MASKED, jnp.float32)
+    top[...] = jnp.full(top.shape, MASKED, jnp.float32)
     total[...] = jnp.zeros(total.shape, jnp.float32)
     mixed[...] = jnp.zeros(mixed.shape, jnp.float32)
 
@@ -170,7 +169,7 @@ def _walk(
       seen = jnp.where(turn == one, positions[row, one], seen)
       newest = jnp.maximum(newest, positions[row, one])
     visible = (slots <= seen) & (slots > seen - reach[0])
-    scores = jnp.where(visible, scores, _MASKED)
+    scores = jnp.where(visible, scores, MASKED)
     new_top = jnp.maximum(top[...], jnp.max(scores, axis=-1, keepdims=True))
     shrink = jnp.exp(top[...] - new_top)
     weights = jnp.exp(scores - new_top)
