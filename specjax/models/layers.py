@@ -25,7 +25,7 @@ from specjax.models.gated import ACTIVATIONS, gated
 from specjax.models.product import products
 from specjax.models.relative import Biases
 from specjax.sharding import axes
-from specjax.sharding.placement import Placement
+from specjax.sharding.placement import V5P, Placement
 from specjax.types import Array
 
 
@@ -132,11 +132,16 @@ class Linear(nnx.Module):
     the sum will have: float32 would be twice the bytes, between chips and, on
     those whose products go through HBM, there.
     """
-    weight = self.placement.constrain(weight, self.names)
-    inputs = self.names[-self.fold :]
-    summed = any(self.placement.ways(name) > 1 for name in inputs)
+    fold, names = self.fold, self.names
+    weight = self.placement.constrain(weight, names)
+    summed = any(self.placement.ways(name) > 1 for name in names[-fold:])
     dtype = x.dtype if summed else jnp.float32
-    return placed.product(x, weight, dtype=dtype, fold=self.fold)
+    if self.placement.chip not in V5P:
+      x, weight = (
+        one.reshape(*one.shape[: one.ndim - fold], -1) for one in (x, weight)
+      )
+      fold = 1
+    return placed.product(x, weight, dtype=dtype, fold=fold)
 
   def _finish(self, out: Array, dtype) -> Array:
     if self.placement is not None:

@@ -28,9 +28,10 @@ STACK = (axes.LAYERS, axes.ROWS, axes.KV_HEADS, axes.CACHE_POSITIONS, None)
 def product(x: Array, weight: Array, *, dtype=jnp.float32, fold=1) -> Array:
   """x [..., in] times weight [out..., in] -> [..., out...] of a dtype.
 
-  `fold` axes of each are the input's. As one they would have to lie behind each
-  other, and XLA copied a draft's stack of them for it on every step
-  (specjax-lab, 70B + 4B on v5p:2x2x4 at 8 rows: 0.15 GB of traffic a chip).
+  `fold` axes of each are the input's. Which is best depends on the chip: on a
+  v5p XLA copied a draft's stack of weights on every step to have them as one
+  (specjax-lab, 70B + 4B on v5p:2x2x4 at 8 rows: 0.15 GB of traffic a chip);
+  elsewhere it copies it to have them as two (0.08 GB on v4:2x2x4).
   """
   inputs = [tuple(range(one.ndim - fold, one.ndim)) for one in (x, weight)]
   return lax.dot_general(

@@ -19,10 +19,10 @@ from jax.experimental.pallas import tpu as pltpu
 from specjax.cache import KVCache
 from specjax.models.attend import MASKED, TPU_BLOCK
 from specjax.models.product import precision_of
+from specjax.sharding.placement import V5P
 from specjax.types import Array
 
 NAME = "cached_attention"  # its scope, by which the lab knows it
-_CHIPS = frozenset({"TPU v5", "TPU v5p"})  # as jax has called a v5p
 _WIDEST = 16  # queries of a row: a step's block, not a chunk of a prompt
 _LANES = 128
 _ROOM = 8 * 2**20  # bytes of two blocks of keys and values, of 16 MB
@@ -40,7 +40,7 @@ def suits(chip: str | None, q: Array, cache: KVCache) -> bool:
   block = min(TPU_BLOCK, capacity)
   room = 4 * kv_heads * block * size * q.dtype.itemsize
   return (
-    chip in _CHIPS
+    chip in V5P
     and q.size > 0
     and q.dtype == cache.k.dtype
     and width <= _WIDEST

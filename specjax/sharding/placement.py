@@ -16,6 +16,9 @@ from specjax.types import Array
 
 Names = Sequence[str | None]
 LOGITS = (axes.ROWS, None, axes.VOCAB)
+# As jax has called a v5p. Its two cores share no fast memory: what a product
+# makes there goes through HBM.
+V5P = frozenset({"TPU v5", "TPU v5p"})
 
 # Logical axis -> what messages call what is counted along it.
 _CALLED = {
