@@ -6,10 +6,13 @@ gets has been through `penalties`, which act on raw logits. Settings are per row
 and traced, so no value of one causes a recompile.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from specjax.models import cpu_kernel
 from specjax.types import Array, struct
 
 # What a key is for. No two draws of a step share a purpose and an offset.
@@ -93,9 +96,26 @@ def argmax(x: Array) -> Array:
 
   Some index where there is a NaN.
   """
-  if x.shape[-1] < 2 * _BLOCK or jax.device_count() > 1:
-    return _argmax(x)
-  return lax.platform_dependent(x, cpu=_argmax_by_blocks, default=_argmax)
+  own = _of_kernel(x)
+  if own is not None:
+    own = lambda x, own=own: own(x)[0]
+  elif x.shape[-1] >= 2 * _BLOCK and jax.device_count() == 1:
+    own = _argmax_by_blocks
+  return _best_on_cpu(own, _argmax, x)
+
+
+def _of_kernel(x):
+  """The CPU's own kernel for a row's largest, where it is worth a call."""
+  if x.size == 0 or x.shape[-1] < 2 * _BLOCK or x.dtype != jnp.float32:
+    return None
+  name = cpu_kernel.find()
+  return name and functools.partial(cpu_kernel.largest, name)
+
+
+def _best_on_cpu(own, default, x):
+  if own is None:
+    return default(x)
+  return lax.platform_dependent(x, cpu=own, default=default)
 
 
 def _argmax(x):
@@ -123,9 +143,15 @@ def usable(logits: Array) -> Array:
 
   False where any logit is NaN or +inf, or all are -inf.
   """
+  own = _of_kernel(logits)
+  if own is not None:
+    own = lambda x, own=own: own(x)[1]
+  return jnp.isfinite(_best_on_cpu(own, _top, logits))
+
+
+def _top(x):
   # XLA's CPU backend loses a NaN in a max of a thousand values or more.
-  held = jnp.where(jnp.isnan(logits), jnp.inf, logits)
-  return jnp.isfinite(jnp.max(held, axis=-1))
+  return jnp.max(jnp.where(jnp.isnan(x), jnp.inf, x), axis=-1)
 
 
 def _when(wanted, keep, p, value):

@@ -54,6 +54,14 @@ def propose_verify(
     # What `draw` gives where no row samples, in one reading of the logits.
     return jax.vmap(greedy)(sampling.argmax(logits), proposal)
 
+  def judge(logits, proposal, ctx):
+    logits = ctx.penalties.apply(logits, proposal.tokens)
+    return lax.cond(
+      ctx.noise.is_greedy,
+      lambda: choose(logits, proposal),
+      lambda: draw(logits, proposal, ctx),
+    )
+
   def step(params: StepParams, state: State) -> tuple[State, Emitted]:
     ctx = context(params, state, proposer.lookahead)
     with jax.named_scope("draft"):
@@ -65,11 +73,12 @@ def propose_verify(
       block = _prepend(state.last_token, proposal.tokens)
       out = target(params.target, block, cache, proposer.features)
       with jax.named_scope("sampling"):
-        logits = ctx.penalties.apply(out.logits, proposal.tokens)
+        # First what needs no logits but those that the target wrote: a branch
+        # that hands them on copies them.
         verdict = lax.cond(
-          ctx.noise.is_greedy,
-          lambda: choose(logits, proposal),
-          lambda: draw(logits, proposal, ctx),
+          ctx.noise.is_greedy & ~jnp.any(ctx.penalties.asked),
+          lambda: choose(out.logits, proposal),
+          lambda: judge(out.logits, proposal, ctx),
         )
     with jax.named_scope("commit"):
       scores = logprobs.score(

@@ -24,7 +24,10 @@ LOWER = {
   "pictures": (),
   "sharding": ("types",),
   "cache": ("types",),
-  "sampling": ("types",),
+  # Beyond DESIGN.md: the CPU's own kernels, which lie with the models, most of
+  # whose work they do; one reads a vocabulary for sampling.
+  "models.cpu_kernel": ("types", "user_cache"),
+  "sampling": ("types", "models.cpu_kernel"),
   # Beyond DESIGN.md: where the rows' arrays lie on a mesh.
   "layout": ("types", "cache", "sharding"),
   # Beyond DESIGN.md: what a row's own words do to logits, and what a target

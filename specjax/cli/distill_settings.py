@@ -37,6 +37,12 @@ class Settings:
     "have the target make up so many prompts itself: it goes on with its chat"
     " template where a user would write, at temperature 1; all different",
   )
+  first_words: tuple[str, ...] = table.setting(
+    (),
+    "texts",
+    "how the prompts of --self_prompts begin, in turn, as 'Write a Python"
+    " function'; may be given several times, and '' is as the target likes",
+  )
   output: str | None = table.setting(
     None, "string", "the folder for the rows; made if it is not there"
   )
@@ -207,6 +213,8 @@ def _idle(s: Settings) -> Mapping[str, str]:
     idle["lookahead"] = "without --proposer=ngram"
   if not any(s.temperatures):
     idle["samples"] = "at temperature 0"
+  if not s.self_prompts:
+    idle["first_words"] = "without --self_prompts"
   if not s.prompts:
     idle |= dict.fromkeys(("chat", "max_prompts"), "without --prompts")
   if all(

@@ -1,4 +1,4 @@
-"""The CPU's own kernels, in the folder cpu: products and attention.
+"""The CPU's own kernels, in the folder cpu: products, attention, the largest.
 
 XLA's CPU library reads weights at a third of memory's speed in bfloat16, and
 packs them anew on every call in float32; its attention over a cache takes ten
@@ -10,7 +10,6 @@ part of the program. Where they cannot be had, `find` says so, and all is XLA's.
 import ctypes
 import functools
 import hashlib
-import itertools
 import logging
 import os
 import pathlib
@@ -33,10 +32,16 @@ MOST_ROWS = 32  # Beyond them XLA's product is as fast, or faster.
 
 _FOLDER = pathlib.Path(__file__).with_name("cpu")
 _SOURCE = _FOLDER / "kernels.cc"
-_KERNELS = ("product", "gated", "attention")
 # By their numbers in cpu/gated.h.
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
-_DTYPES = ("float32", "bfloat16")
+_KERNELS = (
+  *(
+    f"{kernel}_{dtype}"
+    for kernel in ("product", "gated", "attention")
+    for dtype in ("float32", "bfloat16")
+  ),
+  "largest_float32",
+)
 _COMPILERS = ("c++", "g++", "clang++")
 # Nothing that takes numbers for finite, or sums in another order.
 _FLAGS = (
@@ -101,6 +106,24 @@ def gated(
   return call(x, gate, up, activation=np.int32(ACTIVATIONS[activation]))
 
 
+def largest(name: str, x: Array) -> tuple[Array, Array]:
+  """Where the largest of x [..., V] first is, int32 [...], and it [...].
+
+  Where there is a NaN it is NaN, and the place any. Has no slopes.
+
+  Args:
+    name: what `find` returned.
+    x: float32, of V > 0.
+  """
+  outs = tuple(
+    jax.ShapeDtypeStruct(x.shape[:-1], dtype) for dtype in (jnp.int32, x.dtype)
+  )
+  call = jax.ffi.ffi_call(
+    f"{name}_largest_float32", outs, vmap_method="broadcast_all"
+  )
+  return tuple(call(x))
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _call(name, x, weights):
   outs = tuple(
@@ -140,8 +163,7 @@ def _registered() -> str | None:
     library = _load()
     # By source: a compiled program in jax's cache calls what it was made for.
     name = f"specjax_{hashlib.sha256(_sources()).hexdigest()[:16]}"
-    for kernel, dtype in itertools.product(_KERNELS, _DTYPES):
-      own = f"{kernel}_{dtype}"
+    for own in _KERNELS:
       handler = jax.ffi.pycapsule(getattr(library, f"specjax_{own}"))
       jax.ffi.register_ffi_target(f"{name}_{own}", handler, platform="cpu")
   except Exception as error:  # Slower, but everything works without them.

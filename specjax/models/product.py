@@ -52,6 +52,7 @@ def products(x: Array, *weights: Array) -> tuple[Array, ...]:
     return multiply(jnp.concatenate([rows, rows]), matrix)[:1]
 
   count = rows.shape[0]
+  whole = _with_narrow_slopes(multiply) if x.dtype == jnp.bfloat16 else multiply
   kernel = kernel_for(rows, matrices)
   if kernel is not None:
     own = functools.partial(cpu_kernel.products, kernel)
@@ -63,14 +64,41 @@ def products(x: Array, *weights: Array) -> tuple[Array, ...]:
   elif 1 < count < _FEW and x.dtype == jnp.float32:
     special = each(functools.partial(_by_columns, multiply))
   else:
-    special = each(multiply)
+    special = each(whole)
   outs = lax.platform_dependent(
-    rows, *matrices, cpu=special, default=each(multiply)
+    rows, *matrices, cpu=special, default=each(whole)
   )
   return tuple(
     out.reshape(*x.shape[:-1], *weight.shape[:-1])
     for out, weight in zip(outs, weights, strict=True)
   )
+
+
+def _with_narrow_slopes(multiply):
+  """`multiply` of bfloat16, whose slopes on the way back are bfloat16, too.
+
+  Mixed precision's usual way (Micikevicius et al. 2018). Left to itself the
+  slope of a float32 result meets the weights in float32, at half the speed.
+  That of the weights, a sum over all rows, stays in float32.
+  """
+  run = jax.custom_vjp(lambda rows, matrix: multiply(rows, matrix))
+
+  def back(kept, slope):
+    rows, matrix = kept
+    wide = jnp.float32
+    to_rows = multiply(slope.astype(matrix.dtype), matrix, 0)
+    to_matrix = lax.dot_general(
+      slope,
+      rows.astype(wide),
+      (((0,), (0,)), ((), ())),
+      preferred_element_type=wide,
+    )
+    return to_rows.astype(rows.dtype), to_matrix.astype(matrix.dtype)
+
+  run.defvjp(
+    lambda rows, matrix: (multiply(rows, matrix), (rows, matrix)), back
+  )
+  return run
 
 
 def with_gradient_of(plain: Callable, special: Callable) -> Callable:

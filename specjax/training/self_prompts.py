@@ -2,7 +2,8 @@
 
 A chat model that is given its template up to where a user's turn begins goes on
 with what users say. So its own training distribution is asked for at
-temperature 1, and no file of prompts is needed.
+temperature 1, and no file of prompts is needed. Given the first words of a turn
+as well, it says what users ask who begin so: kinds that it rarely thinks of.
 """
 
 import json
@@ -30,6 +31,9 @@ class Tokenizer(Protocol):
 
   def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
     """The ids of a chat."""
+
+  def encode_more(self, text: str) -> list[int]:
+    """The ids of a text that follows others."""
 
   def decode(self, ids: Sequence[int]) -> str:
     """The text of ids."""
@@ -97,21 +101,23 @@ def ask(
   *,
   count: int,
   max_new_tokens: int,
+  first_words: Sequence[str] = ("",),
   held_out: Iterable[prompts.Row] = (),
   stop: Callable[[], bool],
   tell: Callable[[int], None],
 ) -> list[prompts.Row]:
   """Has the target make up prompts.
 
-  Which ones depends on the engine's seed and on `count` alone: they are
-  numbered, and kept in the order of their numbers, whoever is first.
+  Which ones depends on the engine's seed, `count` and `first_words` alone: they
+  are numbered, and kept in the order of their numbers, whoever is first.
 
   Args:
     engine: runs requests.
     tokenizer: the target's.
     journal: of what an earlier run has asked for.
     count: how many are wanted, all different.
-    max_new_tokens: longer ones are dropped.
+    max_new_tokens: longer ones are dropped, of what it says itself.
+    first_words: how prompts begin, in turn; "" is as the target likes.
     held_out: prompts that must not be among them.
     stop: whether to end early.
     tell: called with how many there are, after each that was asked for.
@@ -121,6 +127,7 @@ def ask(
     `stop` said so.
   """
   start, stops = opening(tokenizer), frozenset(tokenizer.eos_ids)
+  begun = [tuple(tokenizer.encode_more(text)) for text in first_words]
   held_out = list(held_out)
   asked = 0
   while True:
@@ -133,7 +140,7 @@ def ask(
     todo = [number for number in numbers if number not in journal.texts]
     events = engine.run(
       request_lib.Request(
-        prompt=start,
+        prompt=start + begun[number % len(begun)],
         id=f"self:{number}",
         sampling=request_lib.SamplingParams(temperature=TEMPERATURE),
         max_new_tokens=max_new_tokens,
@@ -144,12 +151,13 @@ def ask(
     try:
       for event in events:
         if isinstance(event, request_lib.Completion):
-          text = None
+          number, text = int(event.id.partition(":")[2]), None
           if event.token_ids and event.token_ids[-1] in stops:
-            text = tokenizer.decode(event.token_ids[:-1]).strip() or None
+            said = begun[number % len(begun)] + event.token_ids[:-1]
+            text = tokenizer.decode(said).strip() or None
           if event.error is not None:
             raise ValueError(f"the target cannot be asked: {event.error}")
-          journal.add(int(event.id.partition(":")[2]), text)
+          journal.add(number, text)
           tell(sum(said is not None for said in journal.texts.values()))
         if stop():
           break

@@ -60,6 +60,7 @@ def test_lists_are_taken_apart():
       ("--model=m", "--output=o", "--self_prompts=3", "--chat"),
       "--chat=True does nothing without --prompts",
     ),
+    ((*NEEDED, "--first_words=Sum"), "does nothing without --self_prompts"),
     ((*NEEDED, "--exclude="), "--exclude= is empty"),
     ((*NEEDED, "--temprature=1"), "temprature"),
     ((*NEEDED, "x.jsonl"), "'x.jsonl' is no flag; prompts go in --prompts"),
@@ -105,6 +106,9 @@ class Letters(fake_engine.Encoder):
 
   def fingerprint(self):
     return "letters"
+
+  def encode_more(self, text):
+    return self.encode(text)
 
   def encode_chat(self, messages):
     return self.encode("u:" + messages[-1]["content"] + "a:")

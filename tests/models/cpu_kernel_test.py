@@ -1,5 +1,6 @@
 """The CPU's own product, in every place that a program may call it from."""
 
+import functools
 import os
 import pathlib
 import subprocess
@@ -236,3 +237,28 @@ def test_a_folder_that_others_write_to_is_not_trusted(tmp_path, monkeypatch):
   folder.chmod(0o777)
   with pytest.raises(PermissionError, match="others may write"):
     cpu_kernel._folder()
+
+
+@pytest.mark.parametrize("size", (1, 7, 16, 17, 33, 1000, 4099))
+def test_the_largest_of_a_row_is_found_where_it_first_is(size, name):
+  rng = np.random.default_rng(size)
+  x = rng.integers(-3, 4, (6, size)).astype(np.float32)  # full of equals
+  x[1], x[2] = -np.inf, 0.0
+  x[2, size // 2 :] = -0.0  # equal to 0
+  x[3, -1], x[4, size // 2] = np.inf, 9
+  find = jax.jit(functools.partial(cpu_kernel.largest, name))
+  places, tops = find(x)
+  np.testing.assert_array_equal(places, np.argmax(x, axis=-1))
+  np.testing.assert_array_equal(tops, np.max(x, axis=-1))
+  beside, _ = jax.vmap(jax.vmap(find))(x.reshape(2, 3, size))
+  np.testing.assert_array_equal(beside.ravel(), places)
+
+
+@pytest.mark.parametrize("size", (1, 16, 50))
+@pytest.mark.parametrize("bad", (np.nan, -np.nan))
+def test_the_largest_loses_no_nan_wherever_it_is(bad, size, name):
+  x = np.full((size + 1, size), np.inf, np.float32)
+  x[np.arange(size), np.arange(size)] = bad
+  places, tops = map(np.asarray, cpu_kernel.largest(name, jnp.asarray(x)))
+  assert np.isnan(tops[:size]).all() and tops[size] == np.inf
+  assert (places >= 0).all() and (places < size).all()

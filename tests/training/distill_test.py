@@ -203,6 +203,9 @@ class Talker:
   def encode_chat(self, messages):
     return list(map(ord, "<u>" + messages[-1]["content"] + "<a>"))
 
+  def encode_more(self, text):
+    return list(map(ord, text))
+
   def decode(self, ids):
     return "".join(map(chr, ids))
 
@@ -211,7 +214,7 @@ class Says:
   """An engine that says the same things again and again."""
 
   def __init__(self, *texts):
-    self.texts, self.asked = texts, []
+    self.texts, self.asked, self.begun = texts, [], []
 
   def run(self, requests):
     from specjax.engine import request as request_lib
@@ -219,7 +222,9 @@ class Says:
     for request in requests:
       number = int(request.id.partition(":")[2])
       self.asked.append(number)
-      assert request.prompt == tuple(map(ord, "<u>"))
+      opening, _, begun = "".join(map(chr, request.prompt)).partition("<u>")
+      assert not opening
+      self.begun.append(begun)
       assert request.sampling.temperature == 1
       text = self.texts[number % len(self.texts)]
       yield request_lib.Completion(
@@ -253,6 +258,14 @@ def test_self_prompts_leave_out_what_is_held_out(tmp_path):
   engine = Says("Why.", "How so.", "What for.", "When.")
   found = ask(tmp_path, engine, held_out=[row("HOW  so?")])
   assert [text for _, text in found] == ["Why", "What for", "When"]
+
+
+def test_self_prompts_begin_with_the_first_words_in_turn(tmp_path):
+  engine = Says(" it.", "e.", " not.")
+  found = ask(tmp_path, engine, 4, first_words=("Do", ""))
+  assert engine.begun == ["Do", "", "Do", "", "Do", ""][: len(engine.begun)]
+  texts = [text for _, text in found]
+  assert texts == ["Do it", "e", "Do not", "it"]
 
 
 def test_a_target_that_repeats_itself_is_not_asked_for_ever(tmp_path):

@@ -1,8 +1,9 @@
 // What XLA calls: products, those of a gated MLP, and attention, in float32 and
-// bfloat16 (as its bits).
+// bfloat16 (as its bits); and the largest of rows, in float32.
 
 #include "attention.h"
 #include "gated.h"
+#include "largest.h"
 #include "product.h"
 
 namespace ffi = xla::ffi;
@@ -46,3 +47,10 @@ SPECJAX_GATED(specjax_gated_float32, float);
 SPECJAX_GATED(specjax_gated_bfloat16, uint16_t);
 SPECJAX_ATTENTION(specjax_attention_float32, float);
 SPECJAX_ATTENTION(specjax_attention_bfloat16, uint16_t);
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(specjax_largest_float32, specjax::LargestOfRows,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>() /* x */
+                                  .Ret<ffi::Buffer<ffi::S32>>() /* places */
+                                  .Ret<ffi::Buffer<ffi::F32>>() /* tops */);
