@@ -5,13 +5,12 @@ import math
 import jax
 import jax.numpy as jnp
 
+from specjax.models.attend import MASKED
 from specjax.models.product import precision_of
 from specjax.types import Array
 
 # Of every step so far: keys and values [B, T, K, H].
 Keys = tuple[tuple[Array, Array], ...]
-
-_MASKED = -1e30
 
 
 def attend_unrolled(
@@ -58,7 +57,7 @@ def attend_unrolled(
     visible = visible & (at >= at[:, None] - positions[..., None])
   ones = jnp.ones((visible.shape[0], width, len(later)), bool)
   visible = jnp.concatenate([visible, ones], axis=-1)[:, None, None]
-  weights = jax.nn.softmax(jnp.where(visible, scores, _MASKED), axis=-1)
+  weights = jax.nn.softmax(jnp.where(visible, scores, MASKED), axis=-1)
   weights = weights.astype(q.dtype)
   mixed = jnp.einsum("bkgts,bskh->btkgh", weights[..., :width], first_v, **how)
   for step, (_, v) in enumerate(later):
