@@ -6,8 +6,6 @@ gets has been through `penalties`, which act on raw logits. Settings are per row
 and traced, so no value of one causes a recompile.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -20,7 +18,8 @@ DRAFT, ACCEPT, RESIDUAL = 0, 1, 2
 _PURPOSES = 3
 
 _HOTTEST = 1e30  # temperature
-_BLOCK = 512  # of a vocabulary, for an arg-max on CPU
+_BLOCK = 512  # of a vocabulary, for an arg-max on CPU,
+_LONG = 2 * _BLOCK  # if it has so many
 
 
 @struct
@@ -96,26 +95,19 @@ def argmax(x: Array) -> Array:
 
   Some index where there is a NaN.
   """
-  own = _of_kernel(x)
-  if own is not None:
-    own = lambda x, own=own: own(x)[0]
-  elif x.shape[-1] >= 2 * _BLOCK and jax.device_count() == 1:
-    own = _argmax_by_blocks
-  return _best_on_cpu(own, _argmax, x)
+  if kernel := _kernel_for(x):
+    special = lambda x: cpu_kernel.largest(kernel, x)[0]
+  elif x.shape[-1] >= _LONG and jax.device_count() == 1:
+    special = _argmax_by_blocks
+  else:
+    return _argmax(x)
+  return lax.platform_dependent(x, cpu=special, default=_argmax)
 
 
-def _of_kernel(x):
+def _kernel_for(x) -> str | None:
   """The CPU's own kernel for a row's largest, where it is worth a call."""
-  if x.size == 0 or x.shape[-1] < 2 * _BLOCK or x.dtype != jnp.float32:
-    return None
-  name = cpu_kernel.find()
-  return name and functools.partial(cpu_kernel.largest, name)
-
-
-def _best_on_cpu(own, default, x):
-  if own is None:
-    return default(x)
-  return lax.platform_dependent(x, cpu=own, default=default)
+  suits = x.size and x.shape[-1] >= _LONG and x.dtype == jnp.float32
+  return cpu_kernel.find() if suits else None
 
 
 def _argmax(x):
@@ -143,10 +135,11 @@ def usable(logits: Array) -> Array:
 
   False where any logit is NaN or +inf, or all are -inf.
   """
-  own = _of_kernel(logits)
-  if own is not None:
-    own = lambda x, own=own: own(x)[1]
-  return jnp.isfinite(_best_on_cpu(own, _top, logits))
+  top = _top(logits)
+  if kernel := _kernel_for(logits):
+    special = lambda x: cpu_kernel.largest(kernel, x)[1]
+    top = lax.platform_dependent(logits, cpu=special, default=_top)
+  return jnp.isfinite(top)
 
 
 def _top(x):
