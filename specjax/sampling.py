@@ -95,9 +95,10 @@ def argmax(x: Array) -> Array:
 
   Some index where there is a NaN.
   """
+  x = lax.stop_gradient(x)  # A kernel has none; nor has an index.
   if kernel := _kernel_for(x):
     special = lambda x: cpu_kernel.largest(kernel, x)[0]
-  elif x.shape[-1] >= _LONG and jax.device_count() == 1:
+  elif x.size and x.shape[-1] >= _LONG and jax.device_count() == 1:
     special = _argmax_by_blocks
   else:
     return _argmax(x)
@@ -135,6 +136,7 @@ def usable(logits: Array) -> Array:
 
   False where any logit is NaN or +inf, or all are -inf.
   """
+  logits = lax.stop_gradient(logits)
   top = _top(logits)
   if kernel := _kernel_for(logits):
     special = lambda x: cpu_kernel.largest(kernel, x)[1]

@@ -265,3 +265,16 @@ def test_the_smallest_top_p_keeps_the_best(mass):
   )
   law = sampling.probs(logits, settings)
   np.testing.assert_array_equal(law[0, 0], [0, 1, 0])
+
+
+@pytest.mark.parametrize("size", (9, 1500))
+def test_the_largest_of_nothing_is_nothing_and_has_no_slope(size):
+  assert sampling.argmax(jnp.zeros((3, 0, size))).shape == (3, 0)
+  assert sampling.usable(jnp.zeros((0, 2, size))).shape == (0, 2)
+
+  def value(x):
+    place = sampling.argmax(x)
+    return jnp.where(sampling.usable(x), x[place], 0.0)
+
+  slope = jax.grad(value)(jnp.arange(size, dtype=jnp.float32))
+  np.testing.assert_array_equal(slope, np.arange(size) == size - 1)

@@ -49,12 +49,14 @@ def _main(argv: Sequence[str]) -> int:
     return 0
   # jax takes a second to import: wrong command lines fail before it.
   from specjax import api
-  from specjax.training import shard_writer
+  from specjax.training import self_prompts, shard_writer
 
   sources, held_out, held_digest = _prompts(s)
   target = api.load(s.model, dtype=s.dtype)
   if target.model.reads_source:
     _check_pairs(s)
+  if s.self_prompts:
+    self_prompts.check(target.tokenizer, s.first_words, s.capacity)
   about = _about(s, target, sources.digest, held_digest)
   with shard_writer.Writer(
     s.output, about, overwrite=s.overwrite, resume=s.resume

@@ -147,15 +147,19 @@ def parse(argv: Sequence[str]) -> Settings | None:
   )
   s = _taken_apart(Settings(**{**config, **given}))
   _check(s)
-  # A flag may make a field of the config idle: that is what winning means.
-  for origin, names, of in (
-    ("--", given, s),
-    ("config.", config, _taken_apart(Settings(**config))),
+  idle = _idle(s)
+  # A flag may make a field of the config idle, that is what winning means; or
+  # give it what it needs.
+  alone = _idle(_taken_apart(Settings(**config))).keys() & idle.keys()
+  for origin, names, wrong in (
+    ("--", given, idle.keys()),
+    ("config.", config, alone),
   ):
-    for name, reason in _idle(of).items():
-      if name in names:
+    for name in idle:
+      if name in names and name in wrong:
         raise command.UsageError(
-          f"{origin}{name}={names[name]} does nothing {reason}; leave it out"
+          f"{origin}{name}={names[name]} does nothing {idle[name]}; leave it"
+          " out"
         )
   return s
 
@@ -204,6 +208,13 @@ def _check(s: Settings) -> None:
       f"--hidden needs plain decoding; leave out --proposer={s.proposer}"
     )
   table.check_filled(s, ("exclude", "compilation_cache", "max_memory"))
+  for words in s.first_words:
+    try:
+      words.encode()
+    except UnicodeEncodeError:
+      raise command.UsageError(
+        f"--first_words={words!a} is no UTF-8 text; write it in UTF-8"
+      ) from None
 
 
 def _idle(s: Settings) -> Mapping[str, str]:

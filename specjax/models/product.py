@@ -81,23 +81,26 @@ def _with_narrow_slopes(multiply):
   slope of a float32 result meets the weights in float32, at half the speed.
   That of the weights, a sum over all rows, stays in float32.
   """
-  run = jax.custom_vjp(lambda rows, matrix: multiply(rows, matrix))
+  run = jax.custom_jvp(lambda rows, matrix: multiply(rows, matrix))
 
-  def back(kept, slope):
-    rows, matrix = kept
-    wide = jnp.float32
-    to_rows = multiply(slope.astype(matrix.dtype), matrix, 0)
-    to_matrix = lax.dot_general(
-      slope,
-      rows.astype(wide),
-      (((0,), (0,)), ((), ())),
-      preferred_element_type=wide,
-    )
-    return to_rows.astype(rows.dtype), to_matrix.astype(matrix.dtype)
+  def forth(matrix, turn):
+    return multiply(turn, matrix)
 
-  run.defvjp(
-    lambda rows, matrix: (multiply(rows, matrix), (rows, matrix)), back
-  )
+  def back(matrix, slope):
+    return multiply(slope.astype(matrix.dtype), matrix, 0).astype(matrix.dtype)
+
+  def jvp(primals, tangents):
+    (rows, matrix), out = primals, run(*primals)
+    zero, slope = jax.custom_derivatives.SymbolicZero, jnp.zeros_like(out)
+    if not isinstance(tangents[0], zero):
+      slope += jax.custom_derivatives.linear_call(
+        forth, back, matrix, tangents[0]
+      )
+    if not isinstance(tangents[1], zero):
+      slope += multiply(rows, tangents[1])
+    return out, slope
+
+  run.defjvp(jvp, symbolic_zeros=True)
   return run
 
 

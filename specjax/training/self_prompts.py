@@ -35,8 +35,8 @@ class Tokenizer(Protocol):
   def encode_more(self, text: str) -> list[int]:
     """The ids of a text that follows others."""
 
-  def decode(self, ids: Sequence[int]) -> str:
-    """The text of ids."""
+  def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+    """The text of ids, without control tokens or with them."""
 
 
 class Journal:
@@ -92,6 +92,37 @@ def opening(tokenizer: Tokenizer) -> tuple[int, ...]:
       " cannot be asked for prompts; give --prompts"
     )
   return tuple(chats[0][:same])
+
+
+def check(
+  tokenizer: Tokenizer, first_words: Iterable[str], capacity: int | None
+) -> None:
+  """Refuses what the target cannot be asked to go on with.
+
+  Args:
+    tokenizer: the target's.
+    first_words: see `ask`.
+    capacity: tokens that there is room for, where that is known.
+
+  Raises:
+    ValueError: names the first words and what is wrong with them; or see
+      `opening`.
+  """
+  start = opening(tokenizer)
+  for words in first_words:
+    ids = tokenizer.encode_more(words)
+    if tokenizer.decode(ids) != tokenizer.decode(ids, skip_special=False):
+      raise ValueError(
+        f"--first_words={words!r} has a control token, which no prompt can"
+        " have; leave it out"
+      )
+    size = len(start) + len(ids)
+    if capacity is not None and size >= capacity:
+      raise ValueError(
+        f"--first_words={words[:40]!r}… comes to {size} tokens with the chat"
+        f" template's, and the capacity is {capacity}; shorten it, or raise"
+        " --capacity"
+      )
 
 
 def ask(

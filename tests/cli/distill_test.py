@@ -61,6 +61,10 @@ def test_lists_are_taken_apart():
       "--chat=True does nothing without --prompts",
     ),
     ((*NEEDED, "--first_words=Sum"), "does nothing without --self_prompts"),
+    (
+      ("--model=m", "--output=o", "--self_prompts=3", "--first_words=\udcff"),
+      r"--first_words='\udcff' is no UTF-8 text",
+    ),
     ((*NEEDED, "--exclude="), "--exclude= is empty"),
     ((*NEEDED, "--temprature=1"), "temprature"),
     ((*NEEDED, "x.jsonl"), "'x.jsonl' is no flag; prompts go in --prompts"),
@@ -84,6 +88,13 @@ def test_a_config_sets_what_flags_do_not(tmp_path):
   assert (s.model, s.slots, s.samples, s.prompts) == ("m", 4, 2, ("a.jsonl",))
   # A flag may make a field of the config idle.
   assert parse(f"--config={config}", "--output=o", "--temperatures=0")
+  # A flag may give a field what it needs.
+  config.write_text(
+    config.read_text().replace("samples", "first_words=['a'], samples")
+  )
+  assert parse(f"--config={config}", "--output=o", "--self_prompts=2")
+  with pytest.raises(command.UsageError, match="config.first_words=.* nothing"):
+    parse(f"--config={config}", "--output=o")
 
 
 def test_the_shipped_config_is_accepted(monkeypatch):
@@ -113,8 +124,9 @@ class Letters(fake_engine.Encoder):
   def encode_chat(self, messages):
     return self.encode("u:" + messages[-1]["content"] + "a:")
 
-  def decode(self, ids):
-    return "".join(map(chr, ids))
+  def decode(self, ids, skip_special=True):
+    text = "".join(map(chr, ids))
+    return text.replace("^", "") if skip_special else text
 
 
 @pytest.fixture
@@ -212,6 +224,25 @@ def test_the_target_makes_up_prompts(api, tmp_path, capsys):
   # The fake answers "u:" with ":u", which never ends, so there are none.
   assert code == 1
   assert "0 different prompts of 8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  "more, wrong",
+  [
+    (
+      ("--capacity=8", "--first_words=", "--first_words=Write a poem"),
+      "--first_words='Write a poem'… comes to 14 tokens",
+    ),
+    (("--first_words=a^b",), "--first_words='a^b' has a control token"),
+  ],
+)
+def test_first_words_that_cannot_be_used_are_named(
+  api, tmp_path, capsys, more, wrong
+):
+  flags = ["--model=m", "--self_prompts=2", f"--output={tmp_path / 'o'}", *more]
+  assert distill_data.main(["specjax-distill-data", *flags]) == 1
+  assert wrong in capsys.readouterr().err
+  assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.parametrize(

@@ -101,3 +101,28 @@ def test_that_there_is_a_gradient_changes_no_program(rows, dtype, monkeypatch):
   assert "ROOT" in with_gradient
   monkeypatch.setattr(product_lib, "with_gradient_of", lambda _, own: own)
   assert compiled() == with_gradient
+
+
+def test_slopes_of_bfloat16_are_those_of_float32_to_rounding(monkeypatch):
+  monkeypatch.setenv("SPECJAX_KERNELS", "off")
+  rng = np.random.default_rng(0)
+  x, weight, turn = (
+    rng.normal(size=shape).astype(np.float32)
+    for shape in ((40, 16), (24, 16), (40, 16))
+  )
+
+  def loss(x, weight):
+    return jnp.sum(jnp.sin(product_lib.product(x, weight)))
+
+  def both(dtype):
+    args = jnp.asarray(x, dtype), jnp.asarray(weight, dtype)
+    slopes = jax.jit(jax.grad(loss, argnums=(0, 1)))(*args)
+    # Forwards and back say the same, and frozen weights have no slope.
+    _, along = jax.jvp(
+      lambda x: loss(x, args[1]), args[:1], (jnp.asarray(turn, dtype),)
+    )
+    return (*slopes, along)
+
+  for found, wanted in zip(both(jnp.bfloat16), both(jnp.float32), strict=True):
+    off = np.abs(np.asarray(found, np.float32) - np.asarray(wanted))
+    assert np.max(off) < 0.05 * np.max(np.abs(np.asarray(wanted)))

@@ -206,7 +206,7 @@ class Talker:
   def encode_more(self, text):
     return list(map(ord, text))
 
-  def decode(self, ids):
+  def decode(self, ids, skip_special=True):
     return "".join(map(chr, ids))
 
 
