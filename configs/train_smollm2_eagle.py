@@ -38,7 +38,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.learning_rate = 8e-4
   config.evaluate_every = 80
   config.save_every = 40
-  config.dtype = "bfloat16"  # Twice as fast as float32 where the CPU has it.
+  config.dtype = "bfloat16"  # The faster on a CPU with AVX-512.
   config.save_dtype = "bfloat16"
   config.held_out_share = 0.01
   config.evaluate_batches = 4
