@@ -11,11 +11,12 @@ Makes:     DATA, for specjax-train: answers at temperatures 0 and 1, with the
            standard library and paragraphs of this machine's documentation; none
            of demo/held_out.jsonl is among them
 Model:     `make model` puts it into .cache/smollm2
-Hardware:  2 CPU cores with AVX-512: 4 to 5 prompts a second, then about 600 tokens
-           a second, prompts among them (360 of answers). What comes with specjax
-           was trained on 1266216 tokens, 746859 of them answers, of three such
-           runs (its cards say which): rows come in an order of the seed, so a
-           run that is ended is a sample of all; --resume goes on after it
+Hardware:  2 CPU cores with AVX-512: 4 to 5 prompts a second, then about 600
+           tokens a second, prompts among them (360 of answers). What comes with
+           specjax was trained on 1266216 tokens, 746859 of them answers, of
+           three such runs (its cards say which): rows come in an order of the
+           seed, so a run that is ended is a sample of all; --resume goes on
+           after it
 """
 
 import ml_collections
