@@ -56,7 +56,10 @@ class Settings:
     1, "integer", "answers at each temperature above 0; at 0 there is one"
   )
   max_new_tokens: int = table.setting(
-    256, "integer", "the longest answer, in tokens"
+    256,
+    "integer",
+    "the longest answer, in tokens, and the most that the target itself says of"
+    " a prompt: one that has no end by then is dropped",
   )
   chat: bool = table.setting(
     False,
