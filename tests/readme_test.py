@@ -95,13 +95,14 @@ def test_the_commands_of_training_are_accepted_and_follow_each_other(
   monkeypatch.chdir(ROOT)
   made = [init.parse(words).output for words in commands("specjax-init")]
   answered, said = map(distill_settings.parse, commands("specjax-distill-data"))
-  tiny, heads, pairs, deeper, draft = map(
+  tiny, heads, by_kl, pairs, deeper, draft = map(
     train_settings.parse, commands("specjax-train")
   )
   measured = benchmark_settings.parse(commands("specjax-benchmark")[0])
   assert tiny.model in made and tiny.model == measured.model
   assert tiny.output == measured.draft_model and pairs.model in made
   assert heads.data == (answered.output,) and heads.model == answered.model
+  assert by_kl.data == heads.data and by_kl.model == heads.model
   drafts = [settings.parse(words) for words in commands("specjax-generate")]
   assert deeper.model == pairs.output and said.model == deeper.output
   assert draft.model == deeper.output and said.output in draft.data
