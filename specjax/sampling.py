@@ -137,10 +137,11 @@ def usable(logits: Array) -> Array:
   False where any logit is NaN or +inf, or all are -inf.
   """
   logits = lax.stop_gradient(logits)
-  top = _top(logits)
-  if kernel := _kernel_for(logits):
-    special = lambda x: cpu_kernel.largest(kernel, x)[1]
-    top = lax.platform_dependent(logits, cpu=special, default=_top)
+  kernel = _kernel_for(logits)
+  if kernel is None:
+    return jnp.isfinite(_top(logits))
+  special = lambda x: cpu_kernel.largest(kernel, x)[1]
+  top = lax.platform_dependent(logits, cpu=special, default=_top)
   return jnp.isfinite(top)
 
 
