@@ -75,6 +75,7 @@ class Engine:
     draft: Pretrained | Head | None = None,
     draft_layers: int | Sequence[int] | None = None,
     lookahead: int | None = None,
+    siblings: int = 0,
     verifier: str = "token",
     slots: int = 1,
     capacity: int | None = None,
@@ -96,6 +97,9 @@ class Engine:
       draft_layers: the target's layers that "layer_skip" drafts with: how many
         of the first, or which.
       lookahead: C, drafts per step; 4 unless given.
+      siblings: M, second guesses: likely tokens beside the drafts that the
+        target reads in the same pass, so that a step gives two tokens where one
+        of them takes a rejected draft's place. The output is the same.
       verifier: "token" (accept token by token) or "block" (keeps at least as
         many when sampling); both are exact.
       slots: B, requests that run at once.
@@ -142,7 +146,9 @@ class Engine:
     sizes = {"shortest": ngram_min, "longest": ngram_max}
     sizes = {key: size for key, size in sizes.items() if size is not None}
     how = dict(ngram=sizes, layers=draft_layers)
-    made = making.make(proposer, target, draft, lookahead=lookahead, **how)
+    made = making.make(
+      proposer, target, draft, lookahead=lookahead, siblings=siblings, **how
+    )
     placing.check(target.model, made, slots)
 
     def need(*, slots, capacity, dtype, lookahead) -> memory.Estimate:
@@ -154,7 +160,12 @@ class Engine:
       shapes = other.model.shapes if other and draft is not target else ()
       return memory.estimate(
         one.model,
-        making.make(proposer, one, other, lookahead=lookahead, **how),
+        making.make(
+          *(proposer, one, other),
+          lookahead=lookahead,
+          siblings=siblings,
+          **how,
+        ),
         shapes,
         slots=slots,
         capacity=capacity,

@@ -192,6 +192,10 @@ class KVCache:
     """S, positions per row."""
     return self.k.shape[3]
 
+  def slots(self, width: int) -> Array:
+    """Where a block's tokens are written: int32 [B, T]."""
+    return self.length[:, None] + jnp.arange(width, dtype=jnp.int32)
+
   def write(self, layer, k: Array, v: Array, part: bool = False) -> "KVCache":
     """Writes a block at each row's length, without moving the length.
 
@@ -227,6 +231,47 @@ class KVCache:
       )
 
     return dataclasses.replace(self, k=put(self.k, k), v=put(self.v, v))
+
+  def move(self, source: Array, to: Array, over=()) -> "KVCache":
+    """Copies the entries of one position of each row to another one.
+
+    Row by row, as a block is written: rows at once would be a scatter.
+
+    Args:
+      source, to: int32 [B]; a row for which they are the same stays as it is.
+      over: axes of the mesh that positions are split over, in a `shard_map`:
+        this is one device's part, from whose beginning both count.
+    """
+
+    def one(row, stack):
+      layers, _, heads, size, depth = stack.shape
+      shape = (layers, 1, heads, 1, depth)
+      at = lambda place: (0, row, 0, jnp.clip(place, 0, size - 1), 0)
+      value = lax.dynamic_slice(stack, at(source[row]), shape)
+      if over:
+        has = (source[row] >= 0) & (source[row] < size)
+        value = lax.psum(jnp.where(has, value, jnp.zeros((), value.dtype)), over)
+        takes = (to[row] >= 0) & (to[row] < size)
+        old = lax.dynamic_slice(stack, at(to[row]), shape)
+        value = jnp.where(takes, value, old)
+      return lax.dynamic_update_slice(stack, value, at(to[row]))
+
+    def put(stack):
+      rows = stack.shape[1]
+      if rows == 1:
+        return one(0, stack)
+      loop = lambda stack: lax.fori_loop(0, rows, one, stack)
+
+      def unrolled(stack):
+        if rows > _UNROLLED:
+          return loop(stack)
+        for row in range(rows):
+          stack = one(row, stack)
+        return stack
+
+      return lax.platform_dependent(stack, cpu=loop, default=unrolled)
+
+    return dataclasses.replace(self, k=put(self.k), v=put(self.v))
 
   def commit(self, count: Array) -> "KVCache":
     """Moves each row's length over `count` int32 [B] accepted positions."""

@@ -33,7 +33,12 @@ class Scores:
 
 
 def score(
-  logits: Array, tokens: Array, wanted: Array, top: int, top_k=lax.top_k
+  logits: Array,
+  tokens: Array,
+  wanted: Array,
+  top: int,
+  top_k=lax.top_k,
+  at: Array | None = None,
 ) -> Scores:
   """Scores a block; costs nothing where nobody asks.
 
@@ -43,9 +48,13 @@ def score(
     wanted: bool scalar, whether any row asks.
     top: k, static; 0 compiles no search for the likeliest.
     top_k: finds them, as `lax.top_k` does.
+    at: int32 [B, T], which position of the logits, then [B, any, V], each token
+      belongs to; its own index unless given.
   """
 
   def scored(logits, tokens):
+    if at is not None:
+      logits = jnp.take_along_axis(logits, at[..., None], axis=1)
     total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     own = jnp.take_along_axis(logits, tokens[..., None], axis=-1) - total
     best = jnp.zeros((*tokens.shape, 0), jnp.float32)

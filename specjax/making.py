@@ -87,6 +87,7 @@ def make(
   draft: Draft | None = None,
   *,
   lookahead: int | None = None,
+  siblings: int = 0,
   ngram: Mapping[str, int] | None = None,
   layers: int | Sequence[int] | None = None,
 ) -> Proposer:
@@ -97,6 +98,7 @@ def make(
     target: whom it drafts for.
     draft: from `draft_of`.
     lookahead: C; by default 4, or as many as there are Medusa heads.
+    siblings: M, second guesses that the target reads beside the drafts.
     ngram: fields of `Ngram` beside.
     layers: of layer_skip: how many of the first, or which.
 
@@ -106,10 +108,11 @@ def make(
   if kind is None:
     raise ValueError("proposer is None; 'none' decodes plainly")
   if not isinstance(kind, str):
-    if draft is not None or ngram or lookahead is not None or layers:
+    given = (draft is not None, lookahead is not None, ngram, siblings, layers)
+    if any(given):
       raise ValueError(
-        f"the proposer {kind!r} takes no draft, lookahead, layers or n-gram "
-        "sizes; make it with what it needs"
+        f"the proposer {kind!r} takes no draft, lookahead, siblings, layers or "
+        "n-gram sizes; make it with what it needs"
       )
     return kind
   if ngram and kind != "ngram":
@@ -121,6 +124,13 @@ def make(
       else "proposer 'layer_skip' needs draft_layers: how many of the first, "
       "as 8, or which, as (0, 1, 5)"
     )
+  if siblings and not kinds.KINDS[kind].ranks:
+    raise ValueError(
+      f"siblings is {siblings}, but proposer {kind!r} has no second guesses; "
+      "leave it out or choose a proposer that asks a model"
+    )
+  if siblings < 0:
+    raise ValueError(f"siblings is {siblings}; give 0 or more")
   if kind == "none":
     if lookahead is not None:
       raise ValueError(
@@ -147,12 +157,18 @@ def make(
       layers=_numbers(layers),
       lookahead=lookahead,
       vocab_size=vocab_size,
+      siblings=siblings,
     )
   if kind == "draft_model":
     return DraftModel(
-      model=draft.model, lookahead=lookahead, vocab_size=vocab_size
+      model=draft.model,
+      lookahead=lookahead,
+      vocab_size=vocab_size,
+      siblings=siblings,
     )
-  return _HEADS[kind](model=draft.model, lookahead=lookahead)
+  return _HEADS[kind](
+    model=draft.model, lookahead=lookahead, siblings=siblings
+  )
 
 
 def _numbers(layers: int | Sequence[int]) -> tuple[int, ...]:

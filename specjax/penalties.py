@@ -143,7 +143,7 @@ class Penalties:
       logits: raw, float32 [B, T, V].
       drafted: int32 [B, C], drafts of this step. Position t of T sees the
         output and the `first + t` first of them; the others may be anything.
-      first: int32 scalar, may be traced.
+      first: int32 scalar or [B], may be traced.
 
     Returns:
       float32 [B, T, V].
@@ -154,7 +154,7 @@ class Penalties:
       lambda logits, *_: logits,
       logits,
       drafted,
-      jnp.int32(first),
+      jnp.broadcast_to(jnp.int32(first), logits.shape[:1]),
     )
 
   def _apply(self, logits, drafted, first):
@@ -169,9 +169,10 @@ class Penalties:
     # B T C of them, which are worked out again with what is before them.
     place = jnp.arange(drafted.shape[1], dtype=jnp.int32)
     at = jnp.arange(width, dtype=jnp.int32)
-    before = place < first + at[:, None]  # T C
+    before = place < first[:, None, None] + at[:, None]  # B T C
     same = drafted[:, :, None] == drafted[:, None, :]  # B C C
-    more = jnp.sum(same[:, None] & before[:, None], axis=-1, dtype=jnp.int32)
+    both = same[:, None] & before[:, :, None]  # B T C C
+    more = jnp.sum(both, axis=-1, dtype=jnp.int32)
     pick = lambda counts: every(jnp.take_along_axis(counts, drafted, axis=1))
     entry = (
       jnp.arange(rows, dtype=jnp.int32)[:, None, None],

@@ -6,6 +6,8 @@ gets has been through `penalties`, which act on raw logits. Settings are per row
 and traced, so no value of one causes a recompile.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -129,6 +131,22 @@ def _argmax_by_blocks(x):
   inside = start + jnp.arange(_BLOCK, dtype=jnp.int32)
   block = jnp.take_along_axis(x, inside, axis=-1)
   return start[..., 0] + _argmax(block)
+
+
+def largest(logits: Array) -> tuple[Array, Array]:
+  """`argmax` and `usable` of float32 [..., V], read once where that is known.
+
+  Returns:
+    int32 [...] and bool [...].
+  """
+  logits = lax.stop_gradient(logits)
+  both = lambda x: (argmax(x), _top(x))
+  if kernel := _kernel_for(logits):
+    special = functools.partial(cpu_kernel.largest, kernel)
+    best, top = lax.platform_dependent(logits, cpu=special, default=both)
+  else:
+    best, top = both(logits)
+  return best, jnp.isfinite(top)
 
 
 def usable(logits: Array) -> Array:

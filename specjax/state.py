@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from specjax.judging import Judged
 from specjax.logprobs import Scores
 from specjax.models.base import Output
 from specjax.penalties import Penalties
 from specjax.proposers.base import Proposal, Proposer
-from specjax.sampling import RowSettings, usable
+from specjax.sampling import RowSettings
 from specjax.types import Array, Block, struct
-from specjax.verifiers.base import Verdict
 
 
 @struct
@@ -92,7 +92,7 @@ class State:
 
   def commit(
     self,
-    verdict: Verdict,
+    judged: Judged,
     proposal: Proposal,
     out: Output,
     draft: Any,
@@ -104,6 +104,7 @@ class State:
     A row ends at its first stop id (which it emits), at its budget, or when
     its logits are not finite. Lengths move; no cache entry is erased.
     """
+    verdict = judged.verdict
     width = self.committed.tokens.shape[1]
     index = jnp.arange(verdict.tokens.shape[1], dtype=jnp.int32)
     tokens = verdict.tokens
@@ -115,7 +116,7 @@ class State:
     count = jnp.minimum(count, self.budget)
 
     # What lies behind the row's end was never its to say.
-    bad = (index < count[:, None]) & ~usable(out.logits)
+    bad = (index < count[:, None]) & ~judged.usable
     failed = self.active & jnp.any(bad, axis=1)
     count = jnp.where(self.active & ~failed, count, 0)
     stopped = stopped & (first < count)

@@ -2,20 +2,18 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from specjax import logprobs, sampling
-from specjax.models.base import Model
+from specjax.judging import Judged, block_of, judge_with
+from specjax.models.base import Model, Output
 from specjax.proposers.base import Context, Proposer, placement_of
-from specjax.sharding.placement import LOGITS, constrain
 from specjax.sharding.search import largest
 from specjax.state import Emitted, State
 from specjax.types import Array, Params, struct
-from specjax.verifiers.base import Verifier, VerifyNoise, greedy
+from specjax.verifiers.base import Verifier
 
 
 @struct
@@ -33,6 +31,7 @@ def propose_verify(
 
   Each row drafts up to its lookahead, the target reads last token and drafts in
   one pass of C + 1, and the verifier keeps what the target would have said.
+  Siblings of the drafts, if the proposer makes any, are read behind them.
   With `NoProposer` the same function is plain decoding.
 
   Args:
@@ -42,25 +41,8 @@ def propose_verify(
   """
 
   place = placement_of(target)
-  by_vocab = functools.partial(constrain, place, names=LOGITS)
+  judge = judge_with(verifier, place)
   top_k = functools.partial(largest, place)
-
-  def draw(logits, proposal, ctx):
-    p = by_vocab(sampling.probs(logits, ctx.sampling))  # B C+1 V
-    law = jax.vmap(verifier.law)(p, proposal)
-    return jax.vmap(verifier.draw)(law, _noise(ctx, p.shape))
-
-  def choose(logits, proposal):
-    # What `draw` gives where no row samples, in one reading of the logits.
-    return jax.vmap(greedy)(sampling.argmax(logits), proposal)
-
-  def judge(logits, proposal, ctx):
-    logits = ctx.penalties.apply(logits, proposal.tokens)
-    return lax.cond(
-      ctx.noise.is_greedy,
-      lambda: choose(logits, proposal),
-      lambda: draw(logits, proposal, ctx),
-    )
 
   def step(params: StepParams, state: State) -> tuple[State, Emitted]:
     ctx = context(params, state, proposer.lookahead)
@@ -70,27 +52,46 @@ def propose_verify(
       )
       proposal, draft, cache = proposer.draft(params.proposer, draft, ctx)
     with jax.named_scope("verify"):
-      block = _prepend(state.last_token, proposal.tokens)
-      out = target(params.target, block, cache, proposer.features)
+      block, positions = block_of(state.last_token, proposal, ctx.length)
+      where = {} if positions is None else dict(positions=positions)
+      out = target(params.target, block, cache, proposer.features, **where)
       with jax.named_scope("sampling"):
-        # First what needs no logits but those that the target wrote: a branch
-        # that hands them on copies them.
-        verdict = lax.cond(
-          ctx.noise.is_greedy & ~jnp.any(ctx.penalties.asked),
-          lambda: choose(out.logits, proposal),
-          lambda: judge(out.logits, proposal, ctx),
-        )
+        judged = judge(out.logits, proposal, ctx)
     with jax.named_scope("commit"):
       scores = logprobs.score(
         out.logits,
-        verdict.tokens,
+        judged.verdict.tokens,
         jnp.any(state.scored),
         top_logprobs,
         top_k,
+        at=judged.at,
       )
-      return state.commit(verdict, proposal, out, draft, proposer, scores)
+      if judged.at is not None:
+        out = follow(target, out, judged, ctx.length)
+      return state.commit(judged, proposal, out, draft, proposer, scores)
 
   return step
+
+
+def follow(
+  target: Model, out: Output, judged: Judged, length: Array
+) -> Output:
+  """A pass as if siblings that were kept had been drafts.
+
+  Their keys and values go to where the drafts beside them had theirs.
+  """
+  count = judged.verdict.count
+  # What each row emitted last was drawn behind what it has to keep.
+  last = jnp.take_along_axis(judged.at, count[:, None] - 1, axis=1)[:, 0]
+  features = out.features
+  if features is not None:
+    at = judged.at.reshape(*judged.at.shape, *[1] * (features.ndim - 2))
+    features = jnp.take_along_axis(features, at, axis=1)
+  return Output(
+    logits=out.logits,
+    cache=target.move(out.cache, length + last, length + count - 1),
+    features=features,
+  )
 
 
 def context(params: StepParams, state: State, width: int) -> Context:
@@ -113,16 +114,4 @@ def context(params: StepParams, state: State, width: int) -> Context:
       is_greedy=jnp.all(state.sampling.temperature <= 0),
     ),
     lookahead=lookahead,
-  )
-
-
-def _prepend(last_token: Array, tokens: Array) -> Array:
-  return jnp.concatenate([last_token[:, None], tokens], axis=1)
-
-
-def _noise(ctx: Context, shape: tuple[Any, ...]) -> VerifyNoise:
-  _, block, vocab = shape
-  return VerifyNoise(
-    uniform=ctx.noise.uniform(sampling.ACCEPT, block - 1),
-    exponential=ctx.noise.exponential(sampling.RESIDUAL, 0, vocab),
   )

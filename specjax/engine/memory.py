@@ -18,11 +18,11 @@ import jax
 from specjax.cache import is_cache
 from specjax.engine import filling, placing, programs, sizes
 from specjax.models.base import Model
-from specjax.proposers.base import Proposer, placement_of
+from specjax.proposers.base import Proposer, pass_width, placement_of
 from specjax.sharding import axes
 from specjax.step import StepParams
 
-# Float32 arrays [B, C + 1, V] of a step that are alive at once: the logits
+# Float32 arrays [B, 1 + C + M, V] of a step that are alive at once: the logits
 # with and without penalties, p, and the residuals.
 _WIDE_ARRAYS = 4
 # What a process takes beside its arrays, where both share the host's memory:
@@ -43,7 +43,7 @@ class Estimate:
     target_cache: the target's keys and values, headroom included.
     draft_state: the proposer's state: keys and values of its own.
     step_state: what rows carry beside: history, penalties, settings.
-    verify: logits and probabilities of a pass over C + 1 tokens, and q.
+    verify: logits and probabilities of a pass over 1 + C + M tokens, and q.
     prefill: a prompt chunk's logits, or what an encoder makes of a source, and
       the row that it is written to.
     runtime: Python, its libraries and compiled programs, on the host.
@@ -141,7 +141,7 @@ def estimate(
     row = copies * -(-row // placement.ways(axes.VOCAB))
     groups, ways = places.groups, placement.ways(axes.ROWS)
   rows = -(-slots // ways)  # of one device
-  wide = _WIDE_ARRAYS * (proposer.lookahead + 1) + proposer.lookahead
+  wide = _WIDE_ARRAYS * pass_width(proposer) + proposer.lookahead
   drafted = proposer.lookahead * _reduced(proposer) * _F32 * copies
   # The chunk of whoever has keys and values of its own has logits, too.
   nodes = jax.tree.leaves(state.draft, is_leaf=is_cache)

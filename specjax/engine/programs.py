@@ -21,7 +21,7 @@ from specjax.engine import filling
 from specjax.engine.placing import Places
 from specjax.models.base import Model
 from specjax.penalties import Penalties, PenaltyRequest
-from specjax.proposers.base import Proposer
+from specjax.proposers.base import Proposer, pass_width
 from specjax.proposers.none import NoProposer
 from specjax.sampling import RowSettings
 from specjax.state import State
@@ -69,7 +69,7 @@ def positions(
   source is always written from its beginning.
   """
   widths = () if filling.reads_source(target) else widths
-  return capacity + max((proposer.lookahead + 1, *widths))
+  return capacity + max((pass_width(proposer), *widths))
 
 
 def initial_state(

@@ -30,6 +30,7 @@ def attend(
   layer,
   positions: Array,
   *,
+  slots: Array | None = None,
   scale: float | None = None,
   softcap: float | None = None,
   window=None,
@@ -49,7 +50,10 @@ def attend(
     q: [B, T, N, H] queries.
     cache: the cache, with the block's own keys and values written.
     layer: layer index, static or traced.
-    positions: int32 [B, T], absolute.
+    positions: int32 [B, T], absolute. A query sees what lies before its
+      position, and its own key.
+    slots: int32 [B, T], where each query's own key lies: at its position, or
+      behind it. At its position unless given.
     scale: multiplies the scores; 1 / sqrt(H) unless given.
     softcap: bounds the scores, c * tanh(score / c) (Gemma 2, section 2).
     window: how many positions a query sees, its own included, static or an
@@ -68,10 +72,12 @@ def attend(
   scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
   how = dict(scale=scale, softcap=softcap, over=over)
   seen = jnp.int32(0 if window is None else window)
+  slots = positions if slots is None else slots
 
-  def walk(q, cache, layer, positions, seen, **own):
+  def walk(q, cache, layer, positions, slots, seen, **own):
     bound = None if window is None else seen
-    return _walk(q, cache, layer, positions, bound, bias=bias, **own, **how)
+    at = (positions, slots)
+    return _walk(q, cache, layer, *at, bound, bias=bias, **own, **how)
 
   as_it_is = dict(block=BLOCK, laid=lambda part: part, kept=False)
   ways = dict(
@@ -92,7 +98,7 @@ def attend(
       cpu_attention.attend, name, scale=scale, softcap=softcap, bias=bias
     )
   return lax.platform_dependent(
-    q, cache, jnp.int32(layer), positions, seen, **ways
+    q, cache, jnp.int32(layer), positions, slots, seen, **ways
   )
 
 
@@ -232,6 +238,7 @@ def _walk(
   cache,
   layer,
   positions,
+  slots,
   window,
   *,
   bias,
@@ -256,14 +263,19 @@ def _walk(
   queries = queries.reshape(rows, kv_heads, group * width, size)
   wide = unpack(cache.k[:1, :1, :1, :1, :1]).dtype
   queries = queries.astype(wide)
-  seen = jnp.broadcast_to(positions[:, None], (rows, group, width))
-  seen = seen.reshape(rows, 1, group * width, 1)
+
+  def each(at):
+    """Of every query: [B, 1, G T, 1] of [B, T]."""
+    at = jnp.broadcast_to(at[:, None], (rows, group, width))
+    return at.reshape(rows, 1, group * width, 1)
+
+  seen, own = each(positions), each(slots)
   how = dict(precision=precision_of(wide), preferred_element_type=jnp.float32)
 
-  def biases(slots):
+  def biases(keys):
     """What is added to the scores of these keys: [B, K, G T, block]."""
     far = bias.shape[1] - 1
-    distance = jnp.clip(positions[..., None] - slots, 0, far)  # B T block
+    distance = jnp.clip(positions[..., None] - keys, 0, far)  # B T block
     each = bias[:, distance].reshape(kv_heads, group, *distance.shape)
     each = each.transpose(2, 0, 1, 3, 4)  # B K G T block
     return each.reshape(rows, kv_heads, group * width, block)
@@ -283,14 +295,14 @@ def _walk(
     scores = jnp.einsum("bkqh,bksh->bkqs", queries, k, **how) * scale
     if softcap is not None:
       scores = softcap * jnp.tanh(scores / softcap)
-    slots = start + jnp.arange(block, dtype=jnp.int32)
+    keys = start + jnp.arange(block, dtype=jnp.int32)
     if bias is not None:
-      scores = scores + biases(slots)
-    visible = slots <= seen
+      scores = scores + biases(keys)
+    visible = (keys < seen) | (keys == own)
     if capacity % block:
-      visible &= slots >= new
+      visible &= keys >= new
     if window is not None:
-      visible &= slots > oldest
+      visible &= keys > oldest
     scores = jnp.where(visible, scores, MASKED)
     new_top = jnp.maximum(top, jnp.max(scores, axis=-1, keepdims=True))
     shrink = jnp.exp(top - new_top)
@@ -312,7 +324,7 @@ def _walk(
     reach = jnp.where(window > 0, window, capacity)
     oldest = seen - reach
     first = jnp.maximum(jnp.min(positions) - reach + 1, 0) // block
-  live = jnp.max(positions) // block + 1
+  live = jnp.maximum(jnp.max(positions), jnp.max(slots)) // block + 1
   if over:  # Others may have what lies before this part, or behind it.
     live = jnp.minimum(live, -(-capacity // block))
   flat = jnp.zeros((rows, kv_heads, group * width, 1), jnp.float32)

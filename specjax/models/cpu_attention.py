@@ -26,6 +26,7 @@ def attend(
   cache: KVCache,
   layer,
   positions: Array,
+  slots: Array,
   window,
   *,
   scale: float,
@@ -53,4 +54,4 @@ def attend(
   layer, window = jnp.int32(layer), jnp.int32(window)
   if bias is None:
     bias = jnp.zeros((q.shape[2], 0), jnp.float32)
-  return call(q, cache.k, cache.v, layer, positions, window, bias)
+  return call(q, cache.k, cache.v, layer, positions, slots, window, bias)

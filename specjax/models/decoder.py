@@ -186,8 +186,9 @@ class Model:
   ) -> Output:
     """Runs it; see the class. Without a cache it has a gradient.
 
-    `positions` [B, T] are for rows of several texts; see `attend_block`. An
-    encoder-decoder takes what `read` gives in a cache's place.
+    `positions` [B, T] are for rows of several texts (see `attend_block`) and,
+    with a cache, for tokens that stand before where they are written (see
+    `Siblings`). An encoder-decoder takes what `read` gives in a cache's place.
 
     Raises:
       ValueError: it has an encoder, and there is neither.
@@ -199,6 +200,21 @@ class Model:
       )
     module = self.merge(params)
     return module(tokens, cache, features, self.subset, positions, last)
+
+  def move(
+    self, cache: KVCache | SourceCache, source: Array, to: Array
+  ) -> KVCache | SourceCache:
+    """The cache with one position of each row at another one.
+
+    Args:
+      cache: of B rows.
+      source, to: int32 [B]; see `KVCache.move`.
+    """
+    if isinstance(cache, SourceCache):
+      return dataclasses.replace(cache, own=self.move(cache.own, source, to))
+    if self.placement is None:
+      return cache.move(source, to)
+    return placed.moved(self.placement, cache, source, to)
 
   def encoding_bytes(self, width: int) -> int:
     """Bytes of what is alive while a source of `width` tokens is read.

@@ -244,7 +244,9 @@ class Attention(nnx.Module):
       return self.o(mixed), None
     if self.placement is None:
       cache = cache.write(layer, k, v)
-      return self.o(attend(q, cache, layer, positions, **how)), cache
+      slots = cache.slots(x.shape[1])
+      mixed = attend(q, cache, layer, positions, slots=slots, **how)
+      return self.o(mixed), cache
     # The layout that caches ask for ends here: it must not reach the rotation.
     q = self.placement.constrain(q, placed.QUERIES)
     k = self.placement.constrain(k, placed.KEYS)

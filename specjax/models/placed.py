@@ -94,6 +94,38 @@ def written(
   ]
 
 
+def moved(
+  placement: Placement, cache: KVCache, source: Array, to: Array
+) -> KVCache:
+  """`KVCache.move`, of a cache that is split."""
+  over = _split_over(placement)
+  spec = functools.partial(placement.spec, kind="caches")
+
+  def local(k, v, source, to):
+    part = KVCache(k=k, v=v, length=source)
+    if over:
+      first = lax.axis_index(over) * part.capacity
+      source, to = source - first, to - first
+    part = part.move(source, to, over)
+    return part.k, part.v
+
+  stack, rows = spec(STACK), spec((axes.ROWS,))
+  k, v = jax.shard_map(
+    local,
+    mesh=placement.mesh,
+    in_specs=(stack, stack, rows, rows),
+    out_specs=(stack, stack),
+    check_vma=False,
+  )(cache.k, cache.v, source, to)
+  return KVCache(k=k, v=v, length=cache.length)
+
+
+def _split_over(placement) -> tuple[str, ...]:
+  """Axes of the mesh that a cache's positions are split over."""
+  over = placement.over(axes.CACHE_POSITIONS, "caches")
+  return tuple(axis for axis in over if placement.mesh.shape[axis] > 1)
+
+
 def _by_hand(
   placement, q, new, cache, layer, positions, *, window=None, bias=None, **how
 ):
@@ -101,8 +133,7 @@ def _by_hand(
 
   Without `q` it only writes, without `new` it only reads.
   """
-  over = placement.over(axes.CACHE_POSITIONS, "caches")
-  over = tuple(axis for axis in over if placement.mesh.shape[axis] > 1)
+  over = _split_over(placement)
   spec = functools.partial(placement.spec, kind="caches")
   keys, stack, whole = spec(KEYS), spec(STACK), PartitionSpec()
   rows = (axes.ROWS,)
@@ -119,6 +150,8 @@ def _by_hand(
       cache = cache.write(layer, *new, **(dict(part=True) if over else {}))
     mixed = None
     if q is not None:
+      if new is not None:
+        part |= dict(slots=cache.slots(q.shape[1]))
       mixed = attend(
         *(q, cache, layer, positions),
         **dict(window=window, bias=bias, chip=placement.chip),

@@ -54,6 +54,7 @@ def attend(
   cache: KVCache,
   layer,
   positions: Array,
+  slots: Array,
   window,
   *,
   scale: float,
@@ -82,14 +83,15 @@ def attend(
   some = kv_heads // halves
   reach = jnp.where(window > 0, window, capacity)
   oldest = jnp.maximum(jnp.min(positions, axis=1) - reach + 1, 0)
-  first, last = oldest // block, jnp.max(positions, axis=1) // block
+  newest = jnp.max(jnp.maximum(positions, slots), axis=1)
+  first, last = oldest // block, newest // block
   # Per row: where its walk begins and ends.
   numbers = (jnp.int32(layer).reshape(1), reach.reshape(1), first, last)
 
   def asking(one, index, *numbers):
     return one // halves, one % halves, 0, 0
 
-  def part(one, index, layer, reach, first, last, positions):
+  def part(one, index, layer, reach, first, last, *_):
     row = one // halves
     # The one before again, which is not read again, where a row has no more.
     at = jnp.minimum(first[row] + index, last[row])
@@ -107,7 +109,7 @@ def attend(
       precision=precision_of(q.dtype),
     ),
     grid_spec=pltpu.PrefetchScalarGridSpec(
-      num_scalar_prefetch=5,
+      num_scalar_prefetch=6,
       grid=(rows * halves, jnp.max(last - first) + 1),
       in_specs=[own, keys, keys],
       out_specs=own,
@@ -121,7 +123,7 @@ def attend(
     name=NAME,
   )
   with jax.named_scope(NAME):
-    mixed = call(*numbers, positions, queries, cache.k, cache.v)
+    mixed = call(*numbers, positions, slots, queries, cache.k, cache.v)
   mixed = mixed.reshape(rows, kv_heads, group, width, size)
   return mixed.transpose(0, 3, 1, 2, 4).reshape(q.shape)
 
@@ -132,6 +134,7 @@ def _walk(
   first,
   last,
   positions,
+  own,
   queries,
   keys,
   values,
@@ -164,11 +167,13 @@ def _walk(
       scores = softcap * jnp.tanh(scores / softcap)
     slots = at * block + lax.broadcasted_iota(jnp.int32, scores.shape, 2)
     turn = lax.broadcasted_iota(jnp.int32, scores.shape, 1) % width
-    seen, newest = jnp.zeros(scores.shape, jnp.int32), positions[row, 0]
+    seen = mine = jnp.zeros(scores.shape, jnp.int32)
+    newest = own[row, 0]
     for one in range(width):
       seen = jnp.where(turn == one, positions[row, one], seen)
-      newest = jnp.maximum(newest, positions[row, one])
-    visible = (slots <= seen) & (slots > seen - reach[0])
+      mine = jnp.where(turn == one, own[row, one], mine)
+      newest = jnp.maximum(newest, own[row, one])
+    visible = (slots < seen) & (slots > seen - reach[0]) | (slots == mine)
     scores = jnp.where(visible, scores, MASKED)
     new_top = jnp.maximum(top[...], jnp.max(scores, axis=-1, keepdims=True))
     shrink = jnp.exp(top[...] - new_top)

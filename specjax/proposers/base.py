@@ -43,6 +43,25 @@ class Context:
 
 
 @struct
+class Siblings:
+  """Second guesses: what else may stand at a place of the proposal.
+
+  The target reads them behind the drafts, each after the drafts before its
+  place. Where the target's own token turns out to be one of them, the token
+  after it is known as well. They may be chosen by anything: they do not change
+  what is emitted, only how soon.
+
+  Attributes:
+    tokens: int32 [B, M], no two alike at a place, nor like the draft there.
+    places: int32 [B, M], of the draft that each stands beside; -1 where there
+      is none.
+  """
+
+  tokens: Array
+  places: Array
+
+
+@struct
 class Proposal:
   """Drafted tokens and the distribution each was drawn from.
 
@@ -54,11 +73,13 @@ class Proposal:
     count: int32 [B], valid tokens of each row, 0..C. It may depend on anything
       known before the token beyond it was drawn; a drawn token is never
       dropped.
+    siblings: second guesses, or None.
   """
 
   tokens: Array
   q: Array | None
   count: Array
+  siblings: Siblings | None = None
 
   def law(self, vocab_size: int) -> Array:
     """q, one-hot where the proposal is deterministic: [..., C, V]."""
@@ -72,12 +93,24 @@ def placement_of(part: Any) -> Placement | None:
   return getattr(part, "placement", None)
 
 
+def siblings_of(proposer: Any) -> int:
+  """M, how many second guesses a proposer makes; 0 where it says nothing."""
+  return getattr(proposer, "siblings", 0)
+
+
+def pass_width(proposer: Any) -> int:
+  """Positions that the target reads of a row in a step: 1 + C + M."""
+  return 1 + proposer.lookahead + siblings_of(proposer)
+
+
 class Proposer(Protocol):
   """Two pure functions; see the module's docstring.
 
   One that is split over a mesh in a way of its own has a `placement`, and
   `shardings(state, placement)` gives its state's; without, the target's holds
   and its state is split by rows.
+
+  One whose proposals have `Siblings` says how many by `siblings`, M.
 
   One that drafts with an encoder-decoder has `read(params, state, source,
   size, ctx)`: its state once it has read new sources, int32 [B, T] of int32 [B]

@@ -12,6 +12,7 @@ from specjax.proposers import blocks, drawing
 from specjax.proposers.base import Steady, placement_of
 from specjax.sharding import axes
 from specjax.sharding.placement import Placement
+from specjax.sharding.search import largest
 from specjax.types import Array, struct
 
 
@@ -41,11 +42,13 @@ class DraftModel(Steady):
     model: the draft model, or one that borrows from the target.
     lookahead: C.
     vocab_size: V of the target; the draft's may be padded to another size.
+    siblings: M; see `drawing.draw_each`.
   """
 
   model: Model | ThinModel
   lookahead: int
   vocab_size: int
+  siblings: int = 0
   features: tuple[int, ...] = ()
 
   @property
@@ -55,9 +58,7 @@ class DraftModel(Steady):
 
   def shardings(self, state, placement):
     """See `Proposer`."""
-    # The target's vocabulary may be padded to a size that does not divide.
-    divides = self._width % placement.ways(axes.VOCAB) == 0
-    vocab = axes.VOCAB if divides else None
+    vocab = axes.VOCAB if self._divides(placement) else None
     return DraftState(
       cache=layout.by_rows(state.cache, placement),
       logits=placement.sharding((axes.ROWS, vocab)),
@@ -102,9 +103,21 @@ class DraftModel(Steady):
       width=self.lookahead,
       vocab_size=self.vocab_size,
       kept=self.model.kept(params) if self._is_reduced else None,
+      siblings=self.siblings,
+      top_k=functools.partial(largest, self._split),
     )
     state = DraftState(cache=cache.at(start), logits=state.logits)
     return proposal, state, ctx.cache
+
+  def _divides(self, placement) -> bool:
+    # The target's vocabulary may be padded to a size that does not.
+    return self._width % placement.ways(axes.VOCAB) == 0
+
+  @property
+  def _split(self) -> Placement | None:
+    """How logits are split, if they are."""
+    place = self.placement
+    return place if place is not None and self._divides(place) else None
 
   @property
   def _is_reduced(self) -> bool:

@@ -10,8 +10,8 @@ from jax import lax
 
 from specjax import sampling
 from specjax.penalties import Penalties
-from specjax.proposers.base import Context, Proposal
-from specjax.types import Array
+from specjax.proposers.base import Context, Proposal, Siblings
+from specjax.types import Array, struct
 
 
 def draw_each(
@@ -24,6 +24,8 @@ def draw_each(
   vocab_size: int,
   kept: Array | None = None,
   ready: Array | None = None,
+  siblings: int = 0,
+  top_k: Callable[[Array, int], tuple[Array, Array]] = lax.top_k,
 ) -> tuple[Proposal, Any]:
   """Draws drafts one after another, each from what is known after the last.
 
@@ -43,6 +45,9 @@ def draw_each(
     kept: int32 [Vd], the target's ids that logits are of, ascending; None
       where they are of all.
     ready: bool [B], rows that have anything to propose; None for all.
+    siblings: M; of all that were not drawn, those that the draft thinks the
+      likeliest to be reached and said, each beside the draft at its place.
+    top_k: finds the largest of logits [B, 1, Vd], as `lax.top_k` does.
 
   Returns:
     The proposal, and the last carry.
@@ -55,7 +60,7 @@ def draw_each(
 
   @jax.named_scope("sampling")
   def draw(index, logits, drawn):
-    tokens, q, good = drawn
+    tokens, q, good, others = drawn
     # As the target will see it: the drafts so far count.
     raw = penalties.apply(logits[:, None], tokens, index)
     law = sampling.probs(raw, ctx.sampling)[:, 0]
@@ -73,7 +78,10 @@ def draw_each(
       tokens, token[:, None], index, axis=1
     )
     q = lax.dynamic_update_slice_in_dim(q, law[:, None], index, axis=1)
-    return token, (tokens, q, good)
+    if siblings:
+      wanted = usable & (index < ctx.lookahead)
+      others = others.with_those(raw, token, index, wanted, top_k)
+    return token, (tokens, q, good, others)
 
   def body(loop):
     index, token, carry, drawn = loop
@@ -85,10 +93,11 @@ def draw_each(
     jnp.zeros((rows, width), jnp.int32),
     jnp.zeros((rows, width, size), jnp.float32),
     jnp.zeros((rows,), jnp.int32),
+    _Others.none(rows, siblings),
   )
   token, drawn = draw(jnp.int32(0), logits, drawn)
   bound = jnp.max(ctx.lookahead)
-  _, _, carry, (tokens, q, good) = lax.while_loop(
+  _, _, carry, (tokens, q, good, others) = lax.while_loop(
     lambda loop: loop[0] < bound,
     body,
     (jnp.int32(1), token, carry, drawn),
@@ -99,7 +108,64 @@ def draw_each(
   if kept is not None:
     with jax.named_scope("sampling"):
       tokens, q = _ids(kept, tokens), _spread(q, kept, vocab_size)
-  return Proposal(tokens=tokens, q=q, count=count), carry
+  beside = None
+  if siblings:
+    places = jnp.where(others.chances > -jnp.inf, others.places, -1)
+    beside = Siblings(tokens=_ids(kept, others.tokens), places=places)
+  proposal = Proposal(tokens=tokens, q=q, count=count, siblings=beside)
+  return proposal, carry
+
+
+@struct
+class _Others:
+  """The best siblings so far.
+
+  Attributes:
+    path: float32 [B], the draft's log-probability of all drafts so far.
+    chances: float32 [B, M], of each sibling behind the drafts before it; -inf
+      where there is none.
+    tokens, places: int32 [B, M].
+  """
+
+  path: Array
+  chances: Array
+  tokens: Array
+  places: Array
+
+  @classmethod
+  def none(cls, rows: int, count: int) -> "_Others":
+    return cls(
+      path=jnp.zeros((rows,), jnp.float32),
+      chances=jnp.full((rows, count), -jnp.inf, jnp.float32),
+      tokens=jnp.zeros((rows, count), jnp.int32),
+      places=jnp.zeros((rows, count), jnp.int32),
+    )
+
+  def with_those(self, logits, token, index, wanted, top_k) -> "_Others":
+    """The best of these and of what might have been drawn at a place.
+
+    Args:
+      logits: [B, 1, Vd], what was drawn from.
+      token: int32 [B], what was drawn. index: int32 scalar, its place.
+      wanted: bool [B], rows that draft there.
+      top_k: see `draw_each`.
+    """
+    count = self.chances.shape[1]
+    total = jax.nn.logsumexp(logits[:, 0], axis=1)
+    own = jnp.take_along_axis(logits[:, 0], token[:, None], axis=1)[:, 0]
+    best, ids = (one[:, 0] for one in top_k(logits, count + 1))
+    chances = self.path[:, None] + best - total[:, None]
+    takes = wanted[:, None] & (ids != token[:, None]) & (chances > -jnp.inf)
+    chances = jnp.where(takes, chances, -jnp.inf)
+    every = lambda old, new: jnp.concatenate([old, new], axis=1)
+    chances, at = lax.top_k(every(self.chances, chances), count)
+    pick = lambda old, new: jnp.take_along_axis(every(old, new), at, axis=1)
+    return _Others(
+      path=jnp.where(wanted, self.path + own - total, self.path),
+      chances=chances,
+      tokens=pick(self.tokens, ids),
+      places=pick(self.places, jnp.full_like(ids, index)),
+    )
 
 
 def _ids(kept, tokens):

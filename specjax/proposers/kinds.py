@@ -24,16 +24,20 @@ class Kind:
       folder.
     optional: whether it finds that in the target's own folder if no other is
       given.
+    ranks: whether it has second guesses.
   """
 
   help: str
   reads: str | None = None
   optional: bool = False
+  ranks: bool = True
 
 
 KINDS: Mapping[str, Kind] = {
-  "none": Kind(help="decodes plainly"),
-  "ngram": Kind(help="copies what followed the same words before"),
+  "none": Kind(help="decodes plainly", ranks=False),
+  "ngram": Kind(
+    help="copies what followed the same words before", ranks=False
+  ),
   "draft_model": Kind(
     help="asks a small model",
     reads="a small model with the same tokenizer",

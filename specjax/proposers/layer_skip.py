@@ -18,6 +18,7 @@ from specjax.proposers import drawing
 from specjax.proposers.base import Steady, placement_of
 from specjax.proposers.draft_model import DraftModel
 from specjax.sharding.placement import Placement
+from specjax.sharding.search import largest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class LayerSkip(Steady):
     layers: numbers of the layers that draft, ascending, not all of them.
     lookahead: C.
     vocab_size: V of the target.
+    siblings: M; see `drawing.draw_each`.
 
   Raises:
     ValueError: there are no such layers, or nothing is left out; says how
@@ -39,6 +41,7 @@ class LayerSkip(Steady):
   layers: tuple[int, ...]
   lookahead: int
   vocab_size: int
+  siblings: int = 0
   features: tuple[int, ...] = ()
 
   def __post_init__(self):
@@ -71,7 +74,10 @@ class LayerSkip(Steady):
   def _drafter(self) -> DraftModel:
     """What a subset with a cache of its own is."""
     return DraftModel(
-      model=self._part, lookahead=self.lookahead, vocab_size=self.vocab_size
+      model=self._part,
+      lookahead=self.lookahead,
+      vocab_size=self.vocab_size,
+      siblings=self.siblings,
     )
 
   def shardings(self, state, placement):
@@ -115,5 +121,7 @@ class LayerSkip(Steady):
       cache,
       width=self.lookahead,
       vocab_size=self.vocab_size,
+      siblings=self.siblings,
+      top_k=functools.partial(largest, self.placement),
     )
     return proposal, state, cache.at(ctx.length)

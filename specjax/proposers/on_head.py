@@ -1,12 +1,14 @@
 """What proposers share that draft with a head beside the target."""
 
 import dataclasses
+import functools
 
 from specjax import layout
 from specjax.models.heads.borrowed import HeadModel
 from specjax.proposers import drawing
 from specjax.proposers.base import Proposal, Steady
 from specjax.sharding.placement import Placement
+from specjax.sharding.search import largest
 from specjax.types import Array
 
 
@@ -17,10 +19,12 @@ class OnHead(Steady):
   Attributes:
     model: the head; its parameters are the proposer's.
     lookahead: C.
+    siblings: M; see `drawing.draw_each`.
   """
 
   model: HeadModel
   lookahead: int
+  siblings: int = 0
 
   @property
   def features(self) -> tuple[int, ...]:
@@ -49,4 +53,6 @@ class OnHead(Steady):
       vocab_size=self.model.vocab_size,
       kept=self.model.kept(params),
       ready=ready,
+      siblings=self.siblings,
+      top_k=functools.partial(largest, self.placement),
     )

@@ -89,13 +89,17 @@ struct Bias {
   int64_t count;  // 0: nothing is added.
 };
 
-// Scores [n] to weights, those of positions outside [low, high) to 0; returns
-// their sum. The query is at high - 1. `top` becomes the largest score; NaN if
-// one that counts is NaN.
-inline float Weigh(float* scores, int64_t n, int64_t low, int64_t high,
-                   float scale, float softcap, Bias bias, float* top) {
+// Scores [n] to weights, those that are neither in [low, at) nor the query's
+// own to 0; returns their sum. The query is at `at`, and its own key lies in
+// `slot`, there or behind it. `top` becomes the largest score; NaN if one that
+// counts is NaN.
+inline float Weigh(float* scores, int64_t n, int64_t low, int64_t at,
+                   int64_t slot, float scale, float softcap, Bias bias,
+                   float* top) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
-  const int64_t at = high - 1;
+  int64_t high = slot == at ? at + 1 : at;
+  const bool apart = slot != at && slot >= 0 && slot < n;
+  float own = apart ? scores[slot] * scale : 0;
   low = std::clamp<int64_t>(low, 0, n), high = std::clamp(high, low, n);
   std::fill(scores, scores + low, kNone);
   std::fill(scores + high, scores + n, kNone);
@@ -115,6 +119,11 @@ inline float Weigh(float* scores, int64_t n, int64_t low, int64_t high,
       scores[s] += bias.by_distance[at - s];
     }
   }
+  if (apart) {
+    if (softcap > 0) own = softcap * std::tanh(own / softcap);
+    if (bias.count > 0) own += bias.by_distance[0];
+    scores[slot] = own;
+  }
   *top = Top(scores, n);
   if (*top == kNone) {
     std::fill(scores, scores + n, 0.0f);
@@ -133,7 +142,7 @@ inline float Weigh(float* scores, int64_t n, int64_t low, int64_t high,
 template <typename W>
 struct AttentionJob : Job {
   const W *q, *k, *v;  // [B, T, N, H]; [B, K, S, H] of one layer, twice.
-  const int32_t* positions;  // [B, T]
+  const int32_t *positions, *slots;  // [B, T] both
   const float* bias;         // [N, R]
   W* out;                    // [B, T, N, H]
   int64_t b, t, n, kv, h, s, r, window;
@@ -158,7 +167,9 @@ struct AttentionJob : Job {
     int64_t place = 0;
     for (int64_t row = 0; row < b; ++row) {
       const int32_t* at = positions + row * t;
-      int64_t last = *std::max_element(at, at + t);
+      const int32_t* own = slots + row * t;
+      int64_t last = std::max(*std::max_element(at, at + t),
+                              *std::max_element(own, own + t));
       int64_t first = window ? *std::min_element(at, at + t) - window + 1 : 0;
       last = std::clamp<int64_t>(last, 0, s - 1);
       first = std::clamp<int64_t>(first, 0, last) / kLanes * kLanes;
@@ -213,12 +224,13 @@ struct AttentionJob : Job {
     Few(few, x.data(), k + from * h, scores.data(), h, padded, part.count);
     float tops[kMostRows], sums[kMostRows];
     for (int64_t i = 0; i < few; ++i) {
-      int64_t at = positions[part.row * t + (begin + i) % t];
+      int64_t token = part.row * t + (begin + i) % t;
+      int64_t at = positions[token];
       int64_t low = window ? at - window + 1 : 0;
       int64_t mine = part.head * (n / kv) + (begin + i) / t;
       sums[i] = Weigh(scores.data() + i * padded, padded, low - part.start,
-                      at + 1 - part.start, scale, softcap, {bias + mine * r, r},
-                      tops + i);
+                      at - part.start, slots[token] - part.start, scale,
+                      softcap, {bias + mine * r, r}, tops + i);
     }
     WithRows(few, [&](auto rows) {
       Mix<decltype(rows)::value>(scores.data(), padded, v + from * h, h,
@@ -266,13 +278,14 @@ struct AttentionJob : Job {
 };
 
 // q [B, T, N, H]; keys, values [L, B, K, S, H]; layer, window [] (0: sees all);
-// positions [B, T]; bias float32 [N, R] by distance (R = 0: there is none).
+// positions, slots [B, T]; bias float32 [N, R] by distance (R = 0: none).
 // bfloat16 passes as its bits.
 template <typename W>
 xla::ffi::Error Attention(xla::ffi::ThreadPool pool, xla::ffi::AnyBuffer q,
                           xla::ffi::AnyBuffer keys, xla::ffi::AnyBuffer values,
                           xla::ffi::AnyBuffer layer,
                           xla::ffi::AnyBuffer positions,
+                          xla::ffi::AnyBuffer slots,
                           xla::ffi::AnyBuffer window, xla::ffi::AnyBuffer bias,
                           xla::ffi::Result<xla::ffi::AnyBuffer> out,
                           float scale, float softcap) {
@@ -287,6 +300,7 @@ xla::ffi::Error Attention(xla::ffi::ThreadPool pool, xla::ffi::AnyBuffer q,
   job->k = static_cast<const W*>(keys.untyped_data()) + skip;
   job->v = static_cast<const W*>(values.untyped_data()) + skip;
   job->positions = static_cast<const int32_t*>(positions.untyped_data());
+  job->slots = static_cast<const int32_t*>(slots.untyped_data());
   job->window = *static_cast<const int32_t*>(window.untyped_data());
   job->bias = static_cast<const float*>(bias.untyped_data());
   job->r = bias.dimensions()[1];

@@ -35,6 +35,7 @@ namespace ffi = xla::ffi;
                                     .Arg<ffi::AnyBuffer>() /* values */     \
                                     .Arg<ffi::AnyBuffer>() /* layer */      \
                                     .Arg<ffi::AnyBuffer>() /* positions */  \
+                                    .Arg<ffi::AnyBuffer>() /* slots */      \
                                     .Arg<ffi::AnyBuffer>() /* window */     \
                                     .Arg<ffi::AnyBuffer>() /* bias */       \
                                     .Ret<ffi::AnyBuffer>()                  \

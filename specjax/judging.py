@@ -1,0 +1,127 @@
+"""What of a proposal is kept, in as few readings of the logits as it takes."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from specjax import sampling
+from specjax.proposers.base import Context, Proposal, Siblings
+from specjax.sharding.placement import LOGITS, Placement, constrain
+from specjax.types import Array, struct
+from specjax.verifiers import siblings
+from specjax.verifiers.base import Verdict, Verifier, VerifyNoise, greedy
+
+
+@struct
+class Judged:
+  """What rows emit, and where the target said it.
+
+  Attributes:
+    verdict: of each row.
+    at: int32 [B, C + 1], the position of the pass that each emitted token was
+      drawn at; None where that is its own index.
+    usable: bool [B, C + 1], whether there was a distribution to draw it from.
+  """
+
+  verdict: Verdict
+  at: Array | None
+  usable: Array
+
+
+def judge_with(
+  verifier: Verifier, placement: Placement | None
+) -> Callable[[Array, Proposal, Context], Judged]:
+  """A function of the target's raw logits [B, 1 + C + M, V] at a block.
+
+  Args:
+    verifier: says what is kept of the drafts.
+    placement: how logits are split, or None.
+  """
+  by_vocab = functools.partial(constrain, placement, names=LOGITS)
+
+  def draw(logits, proposal, ctx):
+    p = by_vocab(sampling.probs(logits, ctx.sampling))  # B C+1 V
+    law = jax.vmap(verifier.law)(p, proposal)
+    return jax.vmap(verifier.draw)(law, _noise(ctx, p.shape))
+
+  def chain(logits, proposal, ctx):
+    """The verdict on the drafts alone."""
+    logits = logits[:, : proposal.tokens.shape[1] + 1]
+    logits = ctx.penalties.apply(logits, proposal.tokens)
+    return lax.cond(
+      ctx.noise.is_greedy,
+      lambda: jax.vmap(greedy)(sampling.argmax(logits), proposal),
+      lambda: draw(logits, proposal, ctx),
+    )
+
+  def after(logits, at, verdict, ctx):
+    """What the target says at one position of each row, after its verdict."""
+    logits = by_vocab(jnp.take_along_axis(logits, at[:, None, None], axis=1))
+    logits = ctx.penalties.apply(logits, verdict.tokens, verdict.count)
+    law = by_vocab(sampling.probs(logits, ctx.sampling))[:, 0]
+    noise = ctx.noise.exponential(sampling.RESIDUAL, 1, law.shape[1])
+    return sampling.race(law, noise)
+
+  def judge(logits, proposal, ctx):
+    best, usable = sampling.largest(logits)
+    # First what needs no logits but those that the target wrote: a branch that
+    # hands them on copies them.
+    plainly = ctx.noise.is_greedy & ~jnp.any(ctx.penalties.asked)
+    width = proposal.tokens.shape[1] + 1
+    verdict = lax.cond(
+      plainly,
+      lambda: jax.vmap(greedy)(best[:, :width], proposal),
+      lambda: chain(logits, proposal, ctx),
+    )
+    if proposal.siblings is None:
+      return Judged(verdict=verdict, at=None, usable=usable)
+    found = siblings.find(verdict, proposal.siblings, proposal.count)
+    at = width + jnp.maximum(found, 0)
+    own = jnp.take_along_axis(best, at[:, None], axis=1)[:, 0]
+    token = lax.cond(
+      plainly | ~jnp.any(found >= 0),
+      lambda: own,
+      lambda: after(logits, at, verdict, ctx),
+    )
+    verdict = siblings.extend(verdict, found, token)
+    at = siblings.read_at(verdict, found)
+    usable = jnp.take_along_axis(usable, at, axis=1)
+    return Judged(verdict=verdict, at=at, usable=usable)
+
+  return judge
+
+
+def _noise(ctx: Context, shape: tuple[int, ...]) -> VerifyNoise:
+  _, block, vocab = shape
+  return VerifyNoise(
+    uniform=ctx.noise.uniform(sampling.ACCEPT, block - 1),
+    exponential=ctx.noise.exponential(sampling.RESIDUAL, 0, vocab),
+  )
+
+
+def block_of(
+  last_token: Array, proposal: Proposal, length: Array
+) -> tuple[Array, Array | None]:
+  """What the target reads: last token, drafts, siblings.
+
+  Args:
+    last_token, length: int32 [B]; see `Context`.
+    proposal: of the B rows.
+
+  Returns:
+    int32 [B, 1 + C + M], and the positions that they stand at; None where
+    those simply follow.
+  """
+  block = jnp.concatenate([last_token[:, None], proposal.tokens], axis=1)
+  others: Siblings | None = proposal.siblings
+  if others is None:
+    return block, None
+  trunk = length[:, None] + jnp.arange(block.shape[1], dtype=jnp.int32)
+  beside = length[:, None] + 1 + jnp.maximum(others.places, 0)
+  return (
+    jnp.concatenate([block, others.tokens], axis=1),
+    jnp.concatenate([trunk, beside], axis=1),
+  )
