@@ -1,10 +1,11 @@
-"""What a benchmark's run is asked for by: `ngram`, `eagle:FOLDER@4`.
+"""What a benchmark's run is asked for by: `ngram`, `eagle:FOLDER@4+3`.
 
 Nothing here needs jax: a command line is checked against it.
 """
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 from specjax.proposers import kinds
@@ -22,20 +23,24 @@ class Asked:
     what: the folder that drafts, or of layer_skip the layers; None if the run
       names none of its own.
     lookahead: C; None for plain decoding, or if the run names none of its own.
+    siblings: M.
   """
 
   kind: str
   what: str | None = None
   lookahead: int | None = None
+  siblings: int = 0
 
   @property
   def name(self) -> str:
-    """What the run is called: "plain", "eagle smollm2-eagle C=4"."""
+    """What the run is called: "plain", "eagle smollm2-eagle C=4 M=3"."""
     parts = [self.kind]
     if self.what is not None:
       parts.append(self.what.rstrip("/").rpartition("/")[2] or self.what)
     if self.lookahead is not None:
       parts.append(f"C={self.lookahead}")
+    if self.siblings:
+      parts.append(f"M={self.siblings}")
     return " ".join(parts)
 
   @property
@@ -45,18 +50,18 @@ class Asked:
 
 
 def parse(text: str) -> Asked:
-  """Reads `KIND`, `KIND:WHAT`, `KIND@C` or `KIND:WHAT@C`.
+  """Reads `KIND`, `KIND:WHAT`, `KIND@C` or `KIND:WHAT@C`; or `…@C+M`.
 
-  WHAT is a folder; of layer_skip it is a number of layers, or which, with a
+  C is the lookahead, M the siblings. WHAT is a folder; of layer_skip it is a number of layers, or which, with a
   plus between: `layer_skip:0+1+5`.
 
   Raises:
     ValueError: it is none of them; says what is wrong.
   """
-  head, at, count = text.rpartition("@")
-  lookahead = None
-  if at and count.isascii() and count.isdecimal():
-    lookahead = int(count)
+  head, _, counts = text.rpartition("@")
+  lookahead, siblings = None, 0
+  if found := re.fullmatch(r"(\d+)(?:\+(\d+))?", counts, re.ASCII):
+    lookahead, siblings = int(found[1]), int(found[2] or 0)
     if lookahead < 1:
       raise ValueError(f"{text!r} drafts nothing; give a number above 0")
   else:
@@ -68,6 +73,10 @@ def parse(text: str) -> Asked:
     raise ValueError(f"{kind!r} is no run{meant}; give {', '.join(KINDS)}")
   if kind == PLAIN and lookahead is not None:
     raise ValueError(f"{text!r}: plain drafts nothing; leave @{lookahead} out")
+  if siblings and not kinds.KINDS[kind].ranks:
+    raise ValueError(
+      f"{text!r}: {kind} has no second guesses; leave +{siblings} out"
+    )
   if colon and not Asked(kind=kind).reads and kind != "layer_skip":
     raise ValueError(f"{text!r}: {kind} needs no folder; leave :{what} out")
   if colon and not what:
@@ -81,7 +90,12 @@ def parse(text: str) -> Asked:
         f"{text!r}: give how many of the first layers, as layer_skip:8, or"
         " which, as layer_skip:0+1+5"
       ) from None
-  return Asked(kind=kind, what=what if colon else None, lookahead=lookahead)
+  return Asked(
+    kind=kind,
+    what=what if colon else None,
+    lookahead=lookahead,
+    siblings=siblings,
+  )
 
 
 def every(runs: Iterable[str], lookahead: Sequence[int]) -> list[Asked]:

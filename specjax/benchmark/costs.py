@@ -16,7 +16,7 @@ class Costs:
     plain_step_s: a step of plain decoding, sampling and host's reading
       included.
     plain_pass_s: the target's pass over one token.
-    wide_pass_s: its pass over C + 1 tokens; the plain pass where C is 0.
+    wide_pass_s: its pass over 1 + C + M tokens; the plain pass where C is 0.
     draft_s: the proposer's ingest and draft; 0 where there is none.
     wide_step_s: a step of the speculating program; the plain step where C
       is 0.
@@ -48,7 +48,7 @@ class Meter:
     """
     self._clock = clock
     self._names = tuple(probes)
-    self._widths = {name: p.lookahead + 1 for name, p in probes.items()}
+    self._widths = {name: p.width for name, p in probes.items()}
     # All passes on one state: what differs is their width alone.
     self._parts: dict[object, tuple[Probe, Callable[[], None]]] = {
       "step": (plain, plain.plain_step)

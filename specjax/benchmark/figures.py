@@ -36,7 +36,8 @@ class Figures:
     belong to tokens_per_s; 1 for plain decoding, at most C + 1."""
   )
   acceptance: float | None = _figure(
-    "Share of drafted tokens that the target accepted."
+    """Share of drafted tokens that the target accepted, in themselves or
+    through a sibling."""
   )
   acceptance_per_position: tuple[float | None, ...] | None = _figure(
     """The same by place in the proposal; a place counts as drafted also where
@@ -62,8 +63,8 @@ class Figures:
     those of plain decoding in the same round."""
   )
   verify_cost: float | None = _figure(
-    """v: the target's forward pass alone over C + 1 tokens, over a plain step.
-    A plain step is the plain program with sampling and the host's reading of
+    """v: the target's forward pass alone over a step's tokens (C + 1, and M
+    siblings), over a plain step. A plain step is the plain program with sampling and the host's reading of
     the result, as plain decoding runs it; both at the run's mean live length,
     taken in turns."""
   )

@@ -25,6 +25,7 @@ from specjax.benchmark import (
 from specjax.benchmark import plan as plan_lib
 from specjax.benchmark.answers import Sample
 from specjax.engine.request import Request
+from specjax.proposers.base import siblings_of
 
 _PEERS = {
   module.NAME: module for module in (peers_transformers, peers_llama_cpp)
@@ -88,7 +89,7 @@ def measure(
 
   def between():
     if not meters:
-      room = min(run.engine.capacity for run in ours) - plan.widest - 1
+      room = min(run.engine.capacity for run in ours) - plan.widest
       live = min(live_tokens(taken[runs.PLAIN][0]), room)
       meters.append((live, _meter(ours, built, live)))
     meters[0][1].measure(_REPEATS)
@@ -169,6 +170,7 @@ def _runs(plan, target, target_s, built, say):
         target,
         one.kind,
         one.lookahead,
+        one.siblings,
         name=one.name,
         draft=draft,
         load_s=target_s + draft_s,
@@ -262,6 +264,8 @@ def _entry(run: runs.Run, draft) -> record.Entry:
     settings = {"draft_layers": list(proposer.layers)}
   if draft is not None:
     settings = {"draft_model": draft.name}
+  if siblings_of(proposer):
+    settings["siblings"] = siblings_of(proposer)
   return record.Entry(
     name=run.name,
     peer=None,

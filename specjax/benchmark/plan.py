@@ -60,8 +60,10 @@ class Plan:
 
   @property
   def widest(self) -> int:
-    """The largest lookahead of a run; 0 where all decode plainly."""
-    return max((one.lookahead or 0 for one in self.every_run()), default=0)
+    """Positions of a row that the widest of the runs' passes reads."""
+    return max(
+      1 + (one.lookahead or 0) + one.siblings for one in self.every_run()
+    )
 
   def drafts_with(self, one: asked.Asked) -> str | None:
     """The folder, or the layers, that a run drafts with; None for neither."""
@@ -104,7 +106,7 @@ def build(
       "temperature": plan.temperature,
       "max_new_tokens": plan.max_new_tokens,
     },
-    lookahead=max(plan.widest, *plan.lookahead),
+    lookahead=max(plan.widest - 1, *plan.lookahead),
   )
   built = []
   for row in rows:

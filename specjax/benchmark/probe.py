@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from specjax import api
 from specjax.cache import SourceCache, is_cache
 from specjax.engine.request import Chunk, Request
+from specjax.proposers.base import pass_width
 from specjax.state import read
 from specjax.step import StepParams, context
 
@@ -35,6 +36,7 @@ class Probe:
 
   Attributes:
     lookahead: C of the engine.
+    width: tokens of a row that its target reads in a drafting step.
     rows: B.
   """
 
@@ -57,13 +59,15 @@ class Probe:
       RuntimeError: the request ends in an error.
     """
     loop = engine.loop
-    room = engine.capacity - engine.lookahead - 1
+    width = pass_width(loop.proposer)
+    room = engine.capacity - width
     if not 1 <= live <= room:
       raise ValueError(
         f"a live length of {live} does not fit; capacity {engine.capacity} has"
         f" room for {room} and a step"
       )
     self.lookahead, self.rows = engine.lookahead, loop.slots
+    self.width = width
     self._live = live
     self._params: StepParams = loop.params
     self._programs = loop.programs

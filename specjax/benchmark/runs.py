@@ -88,6 +88,7 @@ def make(
   target: api.Pretrained,
   kind: str,
   lookahead: int | None = None,
+  siblings: int = 0,
   *,
   name: str | None = None,
   draft: api.Pretrained | api.Head | None = None,
@@ -105,6 +106,7 @@ def make(
     target: its weights are shared by all runs.
     kind: of KINDS.
     lookahead: C; None for plain decoding.
+    siblings: M; see `api.Engine`.
     name: what it is called, as in `Asked`; its kind and C unless given.
     draft: what it drafts with.
     layers: of layer_skip; see `proposers.kinds.layers`.
@@ -121,6 +123,7 @@ def make(
     kept = {"proposer": "none"}
   else:
     kept = {"proposer": kind, "lookahead": lookahead, "draft": draft}
+    kept |= {"siblings": siblings}
   if kind == "ngram":
     kept |= {"ngram_min": ngram_min, "ngram_max": ngram_max}
   if kind == "layer_skip":
@@ -130,7 +133,8 @@ def make(
   check(engine)
   engine.warmup()
   return Run(
-    name=name or Asked(kind=kind, lookahead=lookahead).name,
+    name=name
+    or Asked(kind=kind, lookahead=lookahead, siblings=siblings).name,
     kind=kind,
     lookahead=lookahead,
     engine=engine,

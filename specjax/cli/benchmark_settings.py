@@ -47,8 +47,9 @@ class Settings:
     "string",
     "what to measure, with commas between; plain always is, and else "
     + ", ".join(kind for kind in asked.KINDS if kind != asked.PLAIN)
-    + ". A run may name its own folder (or layers) and lookahead:"
-    " eagle:FOLDER@4,layer_skip:8@3,layer_skip:0+1+5@3,ngram@6",
+    + ". A run may name its own folder (or layers) and lookahead, and how many"
+    " siblings beside: eagle:FOLDER@4,eagle:FOLDER@3+4,layer_skip:8@3,"
+    "layer_skip:0+1+5@3,ngram@6",
   )
   lookahead: tuple[int, ...] = table.setting(
     "4",

@@ -20,6 +20,7 @@ _INT32 = 2**31 - 1
 # the engine and the proposers, which say so only after jax has started.
 _RANGES = {
   "lookahead": (1, _INT32),
+  "siblings": (0, 1024),
   "ngram_min": (1, 64),
   "ngram_max": (1, 64),
   "temperature": (0, 1e30),
@@ -332,6 +333,7 @@ def _check_idle(given: settings_lib.Given, names: Iterable[str]) -> None:
   reads = kinds.KINDS[s.proposer].reads
   idle: Mapping[str, tuple[bool, str]] = {
     "lookahead": (s.proposer == "none", proposer),
+    "siblings": (not kinds.KINDS[s.proposer].ranks and s.siblings, proposer),
     "verifier": (s.proposer == "none", proposer),
     "ngram_min": (s.proposer != "ngram", proposer),
     "ngram_max": (s.proposer != "ngram", proposer),

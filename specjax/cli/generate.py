@@ -260,6 +260,7 @@ def _engine(
     draft=draft,
     draft_layers=s.draft_layers and kinds.layers(s.draft_layers),
     lookahead=None if s.proposer == "none" else s.lookahead,
+    siblings=s.siblings,
     verifier=s.verifier,
     slots=s.slots,
     capacity=s.capacity,

@@ -50,6 +50,12 @@ class Settings:
     " those with these numbers, as 0,1,5,29; specjax-layers looks for the best",
   )
   lookahead: int = table.setting(4, "integer", "tokens drafted a step, at most")
+  siblings: int = table.setting(
+    0,
+    "integer",
+    "second guesses: so many likely tokens beside the drafts are checked in the"
+    " same pass, where wider passes cost little (bfloat16 at batch 1)",
+  )
   ngram_min: int = table.setting(
     2, "integer", "shortest run of tokens that ngram looks up"
   )
