@@ -82,11 +82,12 @@ def follow(
   """
   count = judged.verdict.count
   # What each row emitted last was drawn behind what it has to keep.
-  last = jnp.take_along_axis(judged.at, count[:, None] - 1, axis=1)[:, 0]
+  last = jnp.take_along_axis(judged.at, count[:, None] - 1, 1, mode="clip")
+  last = last[:, 0]
   features = out.features
   if features is not None:
     at = judged.at.reshape(*judged.at.shape, *[1] * (features.ndim - 2))
-    features = jnp.take_along_axis(features, at, axis=1)
+    features = jnp.take_along_axis(features, at, 1, mode="clip")
   return Output(
     logits=out.logits,
     cache=target.move(out.cache, length + last, length + count - 1),

@@ -1,4 +1,4 @@
-"""The CPU's own kernels, in the folder cpu: products, attention, the largest.
+"""The CPU's own kernels, in the folder cpu: products, attention and others.
 
 XLA's CPU library reads weights at a third of memory's speed in bfloat16, and
 packs them anew on every call in float32; its attention over a cache takes ten
@@ -40,7 +40,7 @@ _KERNELS = (
     for kernel in ("product", "gated", "attention")
     for dtype in ("float32", "bfloat16")
   ),
-  "largest_float32",
+  *("largest_float32", "lookup"),
 )
 _COMPILERS = ("c++", "g++", "clang++")
 # Nothing that takes numbers for finite, or sums in another order.
@@ -122,6 +122,19 @@ def largest(name: str, x: Array) -> tuple[Array, Array]:
     f"{name}_largest_float32", outs, vmap_method="broadcast_all"
   )
   return tuple(call(x))
+
+
+def lookup(name: str, table: Array, ids: Array) -> Array:
+  """Of a table [V, D] the rows ids int32 [...]: [..., D]. Has no slopes.
+
+  Args:
+    name: what `find` returned.
+    table: of V > 0, in whatever dtype.
+    ids: those beyond the table are its last.
+  """
+  out = jax.ShapeDtypeStruct((*ids.shape, table.shape[1]), table.dtype)
+  call = jax.ffi.ffi_call(f"{name}_lookup", out, vmap_method="sequential")
+  return call(table, ids)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -1,9 +1,10 @@
 // What XLA calls: products, those of a gated MLP, and attention, in float32 and
-// bfloat16 (as its bits); and the largest of rows, in float32.
+// bfloat16 (as its bits); the largest of rows, in float32; rows of a table.
 
 #include "attention.h"
 #include "gated.h"
 #include "largest.h"
+#include "lookup.h"
 #include "product.h"
 
 namespace ffi = xla::ffi;
@@ -55,3 +56,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(specjax_largest_float32, specjax::LargestOfRows,
                                   .Arg<ffi::Buffer<ffi::F32>>() /* x */
                                   .Ret<ffi::Buffer<ffi::S32>>() /* places */
                                   .Ret<ffi::Buffer<ffi::F32>>() /* tops */);
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(specjax_lookup, specjax::Lookup,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::AnyBuffer>() /* table */
+                                  .Arg<ffi::Buffer<ffi::S32>>() /* ids */
+                                  .Ret<ffi::AnyBuffer>());
