@@ -1,5 +1,6 @@
 """What of a proposal is kept, in as few readings of the logits as it takes."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -44,8 +45,12 @@ def judge_with(
 
   def draw(logits, proposal, ctx):
     p = by_vocab(sampling.probs(logits, ctx.sampling))  # B C+1 V
-    law = jax.vmap(verifier.law)(p, proposal)
+    law = jax.vmap(verifier.law)(p, proposal.whole(p.shape[-1]))
     return jax.vmap(verifier.draw)(law, _noise(ctx, p.shape))
+
+  def choose(best, proposal):
+    drafts = dataclasses.replace(proposal, q=None, kept=None, siblings=None)
+    return jax.vmap(greedy)(best, drafts)
 
   def chain(logits, proposal, ctx):
     """The verdict on the drafts alone."""
@@ -53,7 +58,7 @@ def judge_with(
     logits = ctx.penalties.apply(logits, proposal.tokens)
     return lax.cond(
       ctx.noise.is_greedy,
-      lambda: jax.vmap(greedy)(sampling.argmax(logits), proposal),
+      lambda: choose(sampling.argmax(logits), proposal),
       lambda: draw(logits, proposal, ctx),
     )
 
@@ -73,7 +78,7 @@ def judge_with(
     width = proposal.tokens.shape[1] + 1
     verdict = lax.cond(
       plainly,
-      lambda: jax.vmap(greedy)(best[:, :width], proposal),
+      lambda: choose(best[:, :width], proposal),
       lambda: chain(logits, proposal, ctx),
     )
     if proposal.siblings is None:

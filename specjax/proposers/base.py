@@ -4,6 +4,7 @@
 step's block alike); `draft` proposes. Both get a `Context`.
 """
 
+import dataclasses
 from typing import Any, Protocol
 
 import jax
@@ -69,17 +70,33 @@ class Proposal:
     tokens: int32 [B, C] (one row: [C]).
     q: float32 [B, C, V], the law of each token after every filter; None says
       that the tokens are deterministic, so each law is one-hot, also at
-      temperature > 0.
+      temperature > 0. With a reduced vocabulary [B, C, Vd]; see `whole`.
     count: int32 [B], valid tokens of each row, 0..C. It may depend on anything
       known before the token beyond it was drawn; a drawn token is never
       dropped.
     siblings: second guesses, or None.
+    kept: int32 [Vd], the target's ids that q is of, ascending; None where it is
+      of all.
   """
 
   tokens: Array
   q: Array | None
   count: Array
   siblings: Siblings | None = None
+  kept: Array | None = None
+
+  def whole(self, vocab_size: int) -> "Proposal":
+    """The same with q over all of the target's ids.
+
+    Only where rows sample: it takes as long as drawing a draft.
+    """
+    if self.kept is None:
+      return self
+    shape = (*self.q.shape[:2], vocab_size)
+    q = jnp.zeros(shape, self.q.dtype).at[:, :, self.kept].set(
+      self.q, mode="drop", indices_are_sorted=True, unique_indices=True
+    )
+    return dataclasses.replace(self, q=q, kept=None)
 
   def law(self, vocab_size: int) -> Array:
     """q, one-hot where the proposal is deterministic: [..., C, V]."""

@@ -30,8 +30,8 @@ def draw_each(
   """Draws drafts one after another, each from what is known after the last.
 
   The q of a draft is the law that it was drawn from, after penalties and
-  filters. With a reduced vocabulary all of that happens on its ids alone (that
-  is the point of it), and q is spread over the target's once, at the end.
+  filters. With a reduced vocabulary all of that happens on its ids alone: that
+  is the point of it.
 
   Args:
     ctx: its lookahead says how many are drawn.
@@ -105,14 +105,14 @@ def draw_each(
   count = jnp.minimum(good, ctx.lookahead)
   if ready is not None:
     count = jnp.where(ready, count, 0)
-  if kept is not None:
-    with jax.named_scope("sampling"):
-      tokens, q = _ids(kept, tokens), _spread(q, kept, vocab_size)
+  tokens = _ids(kept, tokens)
   beside = None
   if siblings:
     places = jnp.where(others.chances > -jnp.inf, others.places, -1)
     beside = Siblings(tokens=_ids(kept, others.tokens), places=places)
-  proposal = Proposal(tokens=tokens, q=q, count=count, siblings=beside)
+  proposal = Proposal(
+    tokens=tokens, q=q, count=count, siblings=beside, kept=kept
+  )
   return proposal, carry
 
 
@@ -171,14 +171,6 @@ class _Others:
 def _ids(kept, tokens):
   """Drafts as the target's ids."""
   return tokens if kept is None else jnp.take(kept, tokens, mode="clip")
-
-
-def _spread(q, kept, vocab_size):
-  """q [B, C, Vd] over the target's ids: [B, C, V]."""
-  whole = jnp.zeros((*q.shape[:2], vocab_size), q.dtype)
-  return whole.at[:, :, kept].set(
-    q, mode="drop", indices_are_sorted=True, unique_indices=True
-  )
 
 
 def _of_kept(penalties: Penalties, kept) -> Penalties:

@@ -126,7 +126,7 @@ def test_rules_2_9_10_q_is_the_law_after_penalties_and_filters():
   outside = np.setdiff1d(np.arange(VOCAB), KEPT)
   for penalized in (False, True):
     proposal, _ = drawn(context(SETTINGS, 8, penalized=penalized))
-    tokens, q = np.asarray(proposal.tokens), np.asarray(proposal.q)
+    tokens, q = np.asarray(proposal.tokens), np.asarray(proposal.whole(VOCAB).q)
     assert q.shape == (8 * len(SETTINGS), WIDTH, VOCAB)
     assert np.isin(tokens, KEPT).all()
     assert (q[..., outside] == 0).all()
@@ -142,7 +142,7 @@ def test_rule_2_drafts_are_drawn_from_their_q():
   rows = 4096
   for settings in SETTINGS[1:]:
     proposal, _ = drawn(context((settings,), rows))
-    tokens, q = np.asarray(proposal.tokens), np.asarray(proposal.q)
+    tokens, q = np.asarray(proposal.tokens), np.asarray(proposal.whole(VOCAB).q)
     for index in range(WIDTH):
       before = tokens[:, index - 1] if index else np.zeros(rows, np.int32)
       for token in np.unique(before):
