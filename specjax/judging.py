@@ -43,28 +43,34 @@ def judge_with(
   """
   by_vocab = functools.partial(constrain, placement, names=LOGITS)
 
-  def draw(logits, proposal, ctx):
-    p = by_vocab(sampling.probs(logits, ctx.sampling))  # B C+1 V
-    law = jax.vmap(verifier.law)(p, proposal.whole(p.shape[-1]))
-    return jax.vmap(verifier.draw)(law, _noise(ctx, p.shape))
-
   def choose(best, proposal):
     drafts = dataclasses.replace(proposal, q=None, kept=None, siblings=None)
     return jax.vmap(greedy)(best, drafts)
 
+  def draw(p, proposal, ctx):
+    law = jax.vmap(verifier.law)(by_vocab(p), proposal.whole(p.shape[-1]))
+    return jax.vmap(verifier.draw)(law, _noise(ctx, p.shape))
+
+  def warmed(logits, proposal, ctx):
+    """The verdict on the drafts alone, where rows draw from the law as is."""
+    logits = logits[:, : proposal.tokens.shape[1] + 1]
+    p = sampling.warmed(logits, ctx.sampling.temperature)  # B C+1 V
+    return draw(p, proposal, ctx)
+
   def chain(logits, proposal, ctx):
-    """The verdict on the drafts alone."""
+    """The same with filters and penalties."""
     logits = logits[:, : proposal.tokens.shape[1] + 1]
     logits = ctx.penalties.apply(logits, proposal.tokens)
     return lax.cond(
       ctx.noise.is_greedy,
       lambda: choose(sampling.argmax(logits), proposal),
-      lambda: draw(logits, proposal, ctx),
+      lambda: draw(sampling.probs(logits, ctx.sampling), proposal, ctx),
     )
 
   def after(logits, at, verdict, ctx):
     """What the target says at one position of each row, after its verdict."""
-    logits = by_vocab(jnp.take_along_axis(logits, at[:, None, None], axis=1))
+    logits = jnp.take_along_axis(logits, at[:, None, None], 1, mode="clip")
+    logits = by_vocab(logits)
     logits = ctx.penalties.apply(logits, verdict.tokens, verdict.count)
     law = by_vocab(sampling.probs(logits, ctx.sampling))[:, 0]
     noise = ctx.noise.exponential(sampling.RESIDUAL, 1, law.shape[1])
@@ -72,14 +78,19 @@ def judge_with(
 
   def judge(logits, proposal, ctx):
     best, usable = sampling.largest(logits)
-    # First what needs no logits but those that the target wrote: a branch that
-    # hands them on copies them.
-    plainly = ctx.noise.is_greedy & ~jnp.any(ctx.penalties.asked)
     width = proposal.tokens.shape[1] + 1
-    verdict = lax.cond(
-      plainly,
-      lambda: choose(best[:, :width], proposal),
-      lambda: chain(logits, proposal, ctx),
+    # Apart is what needs no logits but those that the target wrote: a branch
+    # that hands them on copies them.
+    bare = ~jnp.any(ctx.penalties.asked)
+    plainly = bare & ctx.noise.is_greedy
+    warm = bare & sampling.is_plain(ctx.sampling)
+    verdict = lax.switch(
+      jnp.where(plainly, 0, jnp.where(warm, 1, 2)),
+      (
+        lambda: choose(best[:, :width], proposal),
+        lambda: warmed(logits, proposal, ctx),
+        lambda: chain(logits, proposal, ctx),
+      ),
     )
     if proposal.siblings is None:
       return Judged(verdict=verdict, at=None, usable=usable)

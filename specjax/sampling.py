@@ -69,27 +69,43 @@ def probs(logits: Array, settings: RowSettings) -> Array:
     float32 [B, T, V], each row summing to 1.
   """
   vocab = jnp.arange(logits.shape[-1], dtype=jnp.int32)
-  best = argmax(logits)[..., None]
-  one_hot = (vocab == best).astype(logits.dtype)
   is_greedy = settings.temperature <= 0.0
 
+  def one_hot(logits):
+    best = argmax(logits)[..., None]
+    return (vocab == best).astype(logits.dtype)
+
   def sampled(logits):
-    # Bounded, because -inf / inf is NaN; at such heat all is uniform anyway.
-    temperature = jnp.where(
-      is_greedy, 1.0, jnp.minimum(settings.temperature, _HOTTEST)
-    )
-    # Subtracting the top first keeps tiny temperatures from overflowing.
-    top = jnp.max(logits, axis=-1, keepdims=True)
-    p = jax.nn.softmax((logits - top) / temperature[:, None, None], axis=-1)
+    p = warmed(logits, jnp.where(is_greedy, 1.0, settings.temperature))
     # By logits: at a high temperature their order is lost in p's rounding.
     p = _when(
       settings.top_k > 0, lambda _, k: _top_k(logits, k), p, settings.top_k
     )
     p = _when(settings.top_p < 1.0, _top_p, p, settings.top_p)
     p = _when(settings.min_p > 0.0, _min_p, p, settings.min_p)
-    return jnp.where(is_greedy[:, None, None], one_hot, p)
+    return jnp.where(is_greedy[:, None, None], one_hot(logits), p)
 
-  return lax.cond(jnp.all(is_greedy), lambda _: one_hot, sampled, logits)
+  return lax.cond(jnp.all(is_greedy), one_hot, sampled, logits)
+
+
+def warmed(logits: Array, temperature: Array) -> Array:
+  """`probs` of rows that all sample, without filters.
+
+  Args:
+    logits: float32 [B, T, V].
+    temperature: float32 [B], above 0.
+  """
+  # Bounded, because -inf / inf is NaN; at such heat all is uniform anyway.
+  temperature = jnp.minimum(temperature, _HOTTEST)[:, None, None]
+  # Subtracting the top first keeps tiny temperatures from overflowing.
+  top = jnp.max(logits, axis=-1, keepdims=True)
+  return jax.nn.softmax((logits - top) / temperature, axis=-1)
+
+
+def is_plain(settings: RowSettings) -> Array:
+  """Whether every row samples, and none filters: bool scalar."""
+  filters = (settings.top_k > 0) | (settings.top_p < 1) | (settings.min_p > 0)
+  return jnp.all((settings.temperature > 0) & ~filters)
 
 
 def argmax(x: Array) -> Array:

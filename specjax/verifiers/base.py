@@ -22,13 +22,25 @@ class Law:
     accept: [C], with which probability each place passes; what that means is
       the rule's (the token rule: the token is accepted once it is reached). 0
       at and after the row's own count.
-    residual: [C + 1, V], the law of the token emitted after each number of
-      accepted ones; after the row's own count it is the target's (the bonus).
+    left: [C + 1, V], what is left of the target's law after each number of
+      accepted tokens, up to a factor; after the row's own count all of it.
+    p: [C + 1, V], the target's law, for where nothing is left. That is where
+      p = q: no stop happens there, except by rounding, where p is the best
+      answer.
   """
 
   tokens: Array
   accept: Array
-  residual: Array
+  left: Array
+  p: Array
+
+  @property
+  def residual(self) -> Array:
+    """[C + 1, V], the law of the token that follows so many accepted ones.
+
+    At all of them; `emit` works out the one that it draws from.
+    """
+    return _normalized(self.left, self.p)
 
 
 @struct
@@ -87,20 +99,17 @@ def gather_drafted(
   return drafted, q, p_token, q_token
 
 
-def normalize_or(left: Array, p: Array) -> Array:
-  """Residuals [C + 1, V] as laws; p itself where nothing is left.
-
-  Nothing is left where p = q: no stop happens there, except by rounding, where
-  p is the best answer.
-  """
-  total = jnp.sum(left, axis=1, keepdims=True)
+def _normalized(left: Array, p: Array) -> Array:
+  """left [..., V] as a law; p where nothing is left."""
+  total = jnp.sum(left, axis=-1, keepdims=True)
   return jnp.where(total > 0, left / jnp.where(total > 0, total, 1), p)
 
 
 def emit(law: Law, accepted: Array, noise: VerifyNoise) -> Verdict:
   """The first `accepted` drafted tokens and one drawn from the residual."""
   width = law.accept.shape[0]
-  token = sampling.race(law.residual[accepted], noise.exponential)
+  residual = _normalized(law.left[accepted], law.p[accepted])
+  token = sampling.race(residual, noise.exponential)
   index = jnp.arange(width + 1, dtype=jnp.int32)
   tokens = jnp.where(index < accepted, jnp.pad(law.tokens, (0, 1)), 0)
   tokens = jnp.where(index == accepted, token, tokens)

@@ -25,7 +25,6 @@ from specjax.verifiers.base import (
   VerifyNoise,
   emit,
   gather_drafted,
-  normalize_or,
 )
 
 
@@ -62,9 +61,7 @@ class Block:
     # formula gives p_i, as it should. Beyond it nothing can be kept.
     index = jnp.arange(1, width + 1, dtype=jnp.int32)
     accept = jnp.where(index <= proposal.count, stop[1:], 0)
-    return Law(
-      tokens=proposal.tokens, accept=accept, residual=normalize_or(left, p)
-    )
+    return Law(tokens=proposal.tokens, accept=accept, left=left, p=p)
 
   def draw(self, law: Law, noise: VerifyNoise) -> Verdict:
     """See `Verifier`."""

@@ -17,7 +17,6 @@ from specjax.verifiers.base import (
   VerifyNoise,
   emit,
   gather_drafted,
-  normalize_or,
 )
 
 
@@ -33,7 +32,8 @@ class Rejection:
     return Law(
       tokens=proposal.tokens,
       accept=jnp.where(possible, jnp.minimum(ratio, 1), 0),
-      residual=normalize_or(jnp.maximum(p - q, 0), p),
+      left=jnp.maximum(p - q, 0),
+      p=p,
     )
 
   def draw(self, law: Law, noise: VerifyNoise) -> Verdict:

@@ -149,7 +149,7 @@ class BonusAtWidth(Rejection):
     law = super().law(p, proposal)
     own = (jnp.arange(p.shape[0]) == proposal.count)[:, None]
     return dataclasses.replace(
-      law, residual=jnp.where(own, law.residual[-1], law.residual)
+      law, left=jnp.where(own, law.residual[-1], law.residual)
     )
 
 

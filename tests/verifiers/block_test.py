@@ -54,8 +54,8 @@ class TokenResidual:
   """The fault a published port had: the token rule's residual."""
 
   def law(self, p, proposed):
-    residual = Rejection().law(p, proposed).residual
-    return dataclasses.replace(RULE.law(p, proposed), residual=residual)
+    left = Rejection().law(p, proposed).left
+    return dataclasses.replace(RULE.law(p, proposed), left=left)
 
 
 @in_float64
@@ -99,7 +99,8 @@ def test_the_last_stop_wins():
   law = Law(
     tokens=jnp.asarray([1, 2, 3], jnp.int32),
     accept=jnp.asarray([0.5, 0.5, 0.5]),
-    residual=jnp.eye(8)[jnp.arange(4, 8)],
+    left=jnp.eye(8)[jnp.arange(4, 8)],
+    p=jnp.eye(8)[jnp.arange(4, 8)],
   )
   for uniform, count in (
     ((0.4, 0.6, 0.6), 1),

@@ -100,7 +100,8 @@ def draw(accept, residual, uniform, exponential=None, tokens=(1, 2, 3)):
     Law(
       tokens=jnp.asarray(tokens, jnp.int32),
       accept=jnp.asarray(accept, jnp.float32),
-      residual=jnp.asarray(residual, jnp.float32),
+      left=jnp.asarray(residual, jnp.float32),
+      p=jnp.asarray(residual, jnp.float32),
     ),
     VerifyNoise(
       uniform=jnp.asarray(uniform, jnp.float32),
