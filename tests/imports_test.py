@@ -58,14 +58,16 @@ LOWER = {
   ),
   "verifiers.base": ("types", "sampling", "proposers.base"),
   "verifiers": ("types", "sampling", "proposers.base", "verifiers.base"),
-  # Beyond DESIGN.md: the step's state in a file of its own.
+  # Beyond DESIGN.md: what a step keeps of a proposal, and its state, in files
+  # of their own.
+  "judging": ("sampling", "sharding", "proposers.base", "verifiers"),
   "state": (
     "sampling",
     "penalties",
     "logprobs",
     "models.base",
     "proposers.base",
-    "verifiers.base",
+    "judging",
   ),
   "step": (
     "cache",
@@ -101,6 +103,7 @@ LOWER = {
     "proposers",
     "checkpoints",
     "pretrained",
+    "heads",
     "engine",
     "jobs",
   ),

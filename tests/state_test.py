@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from specjax.engine.request import Completion
+from specjax.judging import Judged
 from specjax.logprobs import Scores
 from specjax.models.base import Output
 from specjax.penalties import Penalties
 from specjax.proposers.base import Proposal
 from specjax.proposers.none import NoProposer
-from specjax.sampling import RowSettings
+from specjax.sampling import RowSettings, usable
 from specjax.state import State
 from specjax.types import Array, Block, struct
 from specjax.verifiers.base import Verdict
@@ -59,7 +60,8 @@ def state(**changes) -> State:
 def _commit():
   return jax.jit(
     lambda old, verdict, proposal, out: old.commit(
-      verdict, proposal, out, (), NoProposer(), SCORES
+      Judged(verdict=verdict, at=None, usable=usable(out.logits)),
+      *(proposal, out, (), NoProposer(), SCORES),
     )
   )
 

@@ -189,11 +189,18 @@ def _corpus(flag: str, name: str, target: Any, length: int) -> Any:
 
 
 def _objective(s, target, placement, corpus, weights, fitted_to) -> Any:
-  from specjax.training import objective, recipes
+  from specjax.training import begun, objective, recipes
 
-  kept = recipes.kept_ids(corpus, target, s.vocabulary, prompts=s.learn_prompts)
+  before = None
+  if s.start_from is None:
+    kept = recipes.kept_ids(
+      corpus, target, s.vocabulary, prompts=s.learn_prompts
+    )
+  else:
+    before = begun.read(s.start_from, s.proposer, target)
+    kept = begun.check_vocabulary(before, s.vocabulary)
   if s.proposer != "draft_model":
-    return recipes.head(
+    made = recipes.head(
       s.proposer,
       target,
       kept,
@@ -207,13 +214,14 @@ def _objective(s, target, placement, corpus, weights, fitted_to) -> Any:
       dtype=s.save_dtype,
       fitted_to=fitted_to,
     )
+    return made if before is None else begun.chain(made, before)
   law = objective.Law(
     target=target.model,
     kept=kept,
     layers=(target.model.config.layers,),
     stored=corpus.layers,
   )
-  return recipes.draft(
+  made = recipes.draft(
     target,
     law,
     weights,
@@ -225,6 +233,7 @@ def _objective(s, target, placement, corpus, weights, fitted_to) -> Any:
     seed=s.seed,
     fitted_to=fitted_to,
   )
+  return made if before is None else begun.draft(made, before)
 
 
 def _rows(s: train_settings.Settings, target: Any, corpus: Any) -> Any:

@@ -99,6 +99,12 @@ class Settings:
     "mtp and EAGLE-3: begin as this layer of the target; -1 is its last. At"
     " random if not given",
   )
+  start_from: str | None = table.setting(
+    None,
+    "string",
+    "begin with what was trained before: a folder of the same form, or the name"
+    " of what specjax brings. Its list of ids stays",
+  )
   fit: bool = table.setting(
     False,
     "switch",
@@ -349,6 +355,13 @@ def _check(s: Settings, given: Mapping[str, Any]) -> None:
       f"{named('fit')} fits a draft_model's own head; leave it out, or give"
       " --ends=head"
     )
+  if s.start_from is not None:
+    for name in ("fit", "start_layer"):
+      if getattr(s, name) not in (None, False):
+        raise command.UsageError(
+          f"{named(name)} and {named('start_from')} are two beginnings; leave"
+          " out one of the two"
+        )
   if s.held_out is not None and "held_out_share" in given:
     raise command.UsageError(
       f"{named('held_out_share')} does nothing with --held_out; leave it out"
@@ -366,7 +379,7 @@ def _check(s: Settings, given: Mapping[str, Any]) -> None:
       f"{named('decay')} does nothing where one step is trained; leave it out,"
       f" or give more with --{'unroll' if s.proposer == 'eagle' else 'heads'}"
     )
-  table.check_filled(s, ("plot", "held_out", "compilation_cache", "loss"))
+  table.check_filled(s, ("plot", "held_out", "compilation_cache", "loss", "start_from"))
   if s.proposer == "draft_model":
     _check_draft(s, named)
 

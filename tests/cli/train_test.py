@@ -138,6 +138,11 @@ GOOD = ("--model=m", "--data=d", "--output=o", "--layers=0")
       (*GOOD[:3], "--proposer=medusa", "--fit"),
       "--fit does nothing with --proposer=medusa",
     ),
+    (
+      (*GOOD, "--ends=head", "--fit", "--start_from=d"),
+      "--fit and --start_from=d are two beginnings",
+    ),
+    ((*GOOD, "--start_from="), "--start_from= is empty"),
     ((*GOOD, "--optimizer=sgd"), "--optimizer=sgd"),
     ((*GOOD, "word"), "'word' is no flag"),
   ],
@@ -185,6 +190,53 @@ def test_a_run_that_goes_on_fits_nothing_anew(tmp_path, data, monkeypatch):
   # There is nothing to go on from: it begins.
   shutil.rmtree(tmp_path / "draft" / train.RUN / trainer.CHECKPOINTS)
   assert run(*how, "--resume") == 0 and len(fits) == 3
+
+
+def held_out(output):
+  """The loss at the beginning and at the end."""
+  log = trainer.read_log(output / train.RUN / trainer.LOG)
+  found = [row["held_out_loss"] for row in log if "held_out_loss" in row]
+  return found[0], found[-1]
+
+
+@pytest.mark.parametrize(
+  "kind",
+  [
+    ("--layers=0", "--ends=head", "--vocabulary=100"),
+    ("--layers=0", "--ends=own"),
+    ("--proposer=eagle", "--vocabulary=100"),
+    ("--proposer=medusa", "--heads=2"),
+  ],
+)
+def test_a_training_goes_on_from_another_ones_weights(tmp_path, data, kind):
+  first, second = tmp_path / "first", tmp_path / "second"
+  rate = "--learning_rate=0.01"
+  assert run(*flags(data, first, *kind, rate)) == 0
+  # It has a list of ids of its own.
+  rest = [flag for flag in kind if not flag.startswith("--vocabulary")]
+  more = (*rest, rate, f"--start_from={first}")
+  assert run(*flags(data, second, *more)) == 0
+  assert held_out(second)[0] == pytest.approx(held_out(first)[1], rel=1e-5)
+  assert held_out(second)[1] < held_out(first)[1]
+
+
+@pytest.mark.parametrize(
+  "more, words",
+  [
+    (("--layers=0,1",), "is not there, and in what is to be trained ("),
+    (("--layers=0", "--vocabulary=99"), "drafts 100 ids, and its list stays"),
+    (("--proposer=medusa",), "'draft_model' drafts with, not 'medusa'"),
+  ],
+)
+def test_a_beginning_of_another_form_is_refused(
+  tmp_path, data, capsys, more, words
+):
+  first, second = tmp_path / "first", tmp_path / "second"
+  assert run(*flags(data, first, "--layers=0", "--vocabulary=100")) == 0
+  assert run(*flags(data, second, *more, f"--start_from={first}")) == 1
+  line = capsys.readouterr().err.splitlines()[-1]
+  assert f"--start_from={first}" in line and words in line
+  assert not second.exists()
 
 
 def test_prompts_that_are_not_there_are_not_learned(tmp_path, data, capsys):
