@@ -52,8 +52,8 @@ class Asked:
 def parse(text: str) -> Asked:
   """Reads `KIND`, `KIND:WHAT`, `KIND@C` or `KIND:WHAT@C`; or `…@C+M`.
 
-  C is the lookahead, M the siblings. WHAT is a folder; of layer_skip it is a number of layers, or which, with a
-  plus between: `layer_skip:0+1+5`.
+  C is the lookahead, M the siblings. WHAT is a folder; of layer_skip it is a
+  number of layers, or which, with a plus between: `layer_skip:0+1+5`.
 
   Raises:
     ValueError: it is none of them; says what is wrong.

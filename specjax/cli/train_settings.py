@@ -379,7 +379,9 @@ def _check(s: Settings, given: Mapping[str, Any]) -> None:
       f"{named('decay')} does nothing where one step is trained; leave it out,"
       f" or give more with --{'unroll' if s.proposer == 'eagle' else 'heads'}"
     )
-  table.check_filled(s, ("plot", "held_out", "compilation_cache", "loss", "start_from"))
+  table.check_filled(
+    s, ("plot", "held_out", "compilation_cache", "loss", "start_from")
+  )
   if s.proposer == "draft_model":
     _check_draft(s, named)
 

@@ -37,7 +37,7 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 _KERNELS = (
   *(
     f"{kernel}_{dtype}"
-    for kernel in ("product", "gated", "attention")
+    for kernel in ("product", "gated", "attention", "norm")
     for dtype in ("float32", "bfloat16")
   ),
   *("largest_float32", "lookup"),
@@ -122,6 +122,26 @@ def largest(name: str, x: Array) -> tuple[Array, Array]:
     f"{name}_largest_float32", outs, vmap_method="broadcast_all"
   )
   return tuple(call(x))
+
+
+def norm(
+  name: str, eps: float, plus_one: bool, x: Array, weight: Array
+) -> Array:
+  """x / rms(x) * weight, [T, D] of x's dtype. Has no slopes of its own.
+
+  A row of the result depends on no other row, nor on T, bit for bit.
+
+  Args:
+    name: what `find` returned.
+    eps: added to the mean of squares.
+    plus_one: see `norms.RMSNorm`.
+    x: [T, D], float32 or bfloat16.
+    weight: [D], of x's dtype.
+  """
+  out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+  target = f"{name}_norm_{x.dtype.name}"
+  call = jax.ffi.ffi_call(target, out, vmap_method="sequential")
+  return call(x, weight, eps=np.float32(eps), plus_one=np.int32(plus_one))
 
 
 def lookup(name: str, table: Array, ids: Array) -> Array:

@@ -12,7 +12,8 @@ from jax import lax
 from specjax.models import placed, relative
 from specjax.models.attend import attend_source
 from specjax.models.config import DecoderConfig
-from specjax.models.layers import MLP, Attention, make_norm, param
+from specjax.models.layers import MLP, Attention
+from specjax.models.norms import make_norm, param
 from specjax.sharding import axes
 from specjax.sharding.placement import Placement
 from specjax.types import Array

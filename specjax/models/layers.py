@@ -11,83 +11,21 @@ the structure once, and parameters are arguments of every call.
 import dataclasses
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import lax
 
 from specjax.cache import Encoded, KVCache
 from specjax.models import placed
 from specjax.models.attend import attend, attend_across, attend_block
 from specjax.models.config import DecoderConfig, LinearScaling, RopeScaling
 from specjax.models.gated import ACTIVATIONS, gated
+from specjax.models.norms import make_norm, param
 from specjax.models.product import products
 from specjax.models.relative import Biases
 from specjax.sharding import axes
 from specjax.sharding.placement import V5P, Placement
 from specjax.types import Array
-
-
-def param(shape, names, dtype, stack: int | None) -> nnx.Param:
-  """A parameter with its logical axes; `stack` prepends a layer axis of L."""
-  if stack is not None:
-    shape, names = (stack, *shape), (axes.LAYERS, *names)
-  assert len(shape) == len(names) and set(names) <= axes.ALL
-  return nnx.Param(jax.ShapeDtypeStruct(shape, dtype), axes=names)
-
-
-class RMSNorm(nnx.Module):
-  """x / rms(x) * weight, in float32 inside.
-
-  With `plus_one` the weight is an offset from one, multiplied before the
-  result is rounded (Gemma); without, after.
-  """
-
-  def __init__(self, shape, names, eps, dtype, stack=None, *, plus_one=False):
-    self.weight = param(shape, names, dtype, stack)
-    self.eps = eps
-    self.plus_one = plus_one
-
-  def __call__(self, x: Array) -> Array:
-    """Runs it; see the class."""
-    wide = x.astype(jnp.float32)
-    mean = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-    normed = wide * lax.rsqrt(mean + self.eps)
-    weight = self.weight[...]
-    if self.plus_one:
-      return (normed * (1.0 + weight.astype(jnp.float32))).astype(x.dtype)
-    return normed.astype(x.dtype) * weight
-
-
-class LayerNorm(nnx.Module):
-  """(x - mean) / deviation * weight + bias, in float32 inside."""
-
-  def __init__(self, shape, names, eps, dtype, stack=None):
-    self.weight = param(shape, names, dtype, stack)
-    self.bias = param(shape, names, dtype, stack)
-    self.eps = eps
-
-  def __call__(self, x: Array) -> Array:
-    """Runs it; see the class."""
-    wide = x.astype(jnp.float32)
-    wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
-    variance = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-    normed = wide * lax.rsqrt(variance + self.eps)
-    weight, bias = self.weight[...], self.bias[...]
-    out = normed * weight.astype(jnp.float32) + bias.astype(jnp.float32)
-    return out.astype(x.dtype)
-
-
-def make_norm(config: DecoderConfig, dtype, stack=None, *, head=False):
-  """A norm of the config's kind over D, or with `head` over H."""
-  shape = (config.head_dim if head else config.d_model,)
-  names = (axes.HEAD_DIM if head else axes.EMBED,)
-  if config.norm == "layer":
-    return LayerNorm(shape, names, config.norm_eps, dtype, stack)
-  plus_one = config.norm == "rms_plus_one"
-  assert plus_one or config.norm == "rms"
-  return RMSNorm(shape, names, config.norm_eps, dtype, stack, plus_one=plus_one)
 
 
 class Linear(nnx.Module):

@@ -23,11 +23,10 @@ from specjax.models.encoder import Encoder, distance_table
 from specjax.models.layers import (
   DecoderLayer,
   Linear,
-  make_norm,
-  param,
   rope_frequencies,
 )
 from specjax.models.lookup import lookup
+from specjax.models.norms import make_norm, param
 from specjax.models.product import product
 from specjax.sharding import axes
 from specjax.sharding.placement import LOGITS, Placement, constrain

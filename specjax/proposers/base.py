@@ -93,8 +93,10 @@ class Proposal:
     if self.kept is None:
       return self
     shape = (*self.q.shape[:2], vocab_size)
-    q = jnp.zeros(shape, self.q.dtype).at[:, :, self.kept].set(
-      self.q, mode="drop", indices_are_sorted=True, unique_indices=True
+    q = (
+      jnp.zeros(shape, self.q.dtype)
+      .at[:, :, self.kept]
+      .set(self.q, mode="drop", indices_are_sorted=True, unique_indices=True)
     )
     return dataclasses.replace(self, q=q, kept=None)
 

@@ -91,15 +91,18 @@ struct Bias {
 
 // Scores [n] to weights, those that are neither in [low, at) nor the query's
 // own to 0; returns their sum. The query is at `at`, and its own key lies in
-// `slot`, there or behind it. `top` becomes the largest score; NaN if one that
-// counts is NaN.
+// `slot`, there or behind it: what comes out is the same, bit for bit, unless
+// the two are in chunks of their own. `top` becomes the largest score; NaN if
+// one that counts is NaN.
 inline float Weigh(float* scores, int64_t n, int64_t low, int64_t at,
                    int64_t slot, float scale, float softcap, Bias bias,
                    float* top) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
+  const bool here = slot >= 0 && slot < n, moves = here && slot != at;
+  // Its score is weighed where it would lie in a chain, if that is here.
+  const int64_t place = moves && at >= 0 && at < n ? at : slot;
+  float own = moves ? scores[slot] * scale : 0;
   int64_t high = slot == at ? at + 1 : at;
-  const bool apart = slot != at && slot >= 0 && slot < n;
-  float own = apart ? scores[slot] * scale : 0;
   low = std::clamp<int64_t>(low, 0, n), high = std::clamp(high, low, n);
   std::fill(scores, scores + low, kNone);
   std::fill(scores + high, scores + n, kNone);
@@ -119,10 +122,10 @@ inline float Weigh(float* scores, int64_t n, int64_t low, int64_t at,
       scores[s] += bias.by_distance[at - s];
     }
   }
-  if (apart) {
+  if (moves) {
     if (softcap > 0) own = softcap * std::tanh(own / softcap);
     if (bias.count > 0) own += bias.by_distance[0];
-    scores[slot] = own;
+    scores[place] = own;
   }
   *top = Top(scores, n);
   if (*top == kNone) {
@@ -135,6 +138,7 @@ inline float Weigh(float* scores, int64_t n, int64_t low, int64_t at,
     std::memcpy(scores + s, &weight, sizeof(weight));
     sum += weight;
   }
+  if (moves) std::swap(scores[place], scores[slot]);
   return Sum(sum);
 }
 

@@ -1,10 +1,12 @@
-// What XLA calls: products, those of a gated MLP, and attention, in float32 and
-// bfloat16 (as its bits); the largest of rows, in float32; rows of a table.
+// What XLA calls: products, those of a gated MLP, attention and norms, in
+// float32 and bfloat16 (as its bits); the largest of rows, in float32; rows of a
+// table.
 
 #include "attention.h"
 #include "gated.h"
 #include "largest.h"
 #include "lookup.h"
+#include "norm.h"
 #include "product.h"
 
 namespace ffi = xla::ffi;
@@ -43,12 +45,23 @@ namespace ffi = xla::ffi;
                                     .Attr<float>("scale")                   \
                                     .Attr<float>("softcap"))
 
+#define SPECJAX_NORM(name, type)                                    \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, specjax::Norm<type>,          \
+                                ffi::Ffi::Bind()                    \
+                                    .Arg<ffi::AnyBuffer>() /* x */  \
+                                    .Arg<ffi::AnyBuffer>() /* weight */ \
+                                    .Ret<ffi::AnyBuffer>()          \
+                                    .Attr<float>("eps")             \
+                                    .Attr<int32_t>("plus_one"))
+
 SPECJAX_PRODUCT(specjax_product_float32, float);
 SPECJAX_PRODUCT(specjax_product_bfloat16, uint16_t);
 SPECJAX_GATED(specjax_gated_float32, float);
 SPECJAX_GATED(specjax_gated_bfloat16, uint16_t);
 SPECJAX_ATTENTION(specjax_attention_float32, float);
 SPECJAX_ATTENTION(specjax_attention_bfloat16, uint16_t);
+SPECJAX_NORM(specjax_norm_float32, float);
+SPECJAX_NORM(specjax_norm_bfloat16, uint16_t);
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(specjax_largest_float32, specjax::LargestOfRows,
                               ffi::Ffi::Bind()

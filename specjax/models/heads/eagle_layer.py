@@ -11,11 +11,11 @@ from specjax.models.layers import (
   MLP,
   Attention,
   Linear,
-  make_norm,
   rotate,
   together,
 )
 from specjax.models.module import ropes
+from specjax.models.norms import make_norm
 from specjax.sharding import axes
 from specjax.sharding.placement import Placement
 from specjax.types import Array

@@ -7,8 +7,8 @@ from flax import nnx
 from specjax.models import decoder
 from specjax.models.config import DecoderConfig
 from specjax.models.heads import module
-from specjax.models.layers import make_norm
 from specjax.models.module import embedded, logits_of
+from specjax.models.norms import make_norm
 from specjax.sharding.placement import Placement
 from specjax.types import Array, Params
 

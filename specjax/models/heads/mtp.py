@@ -18,8 +18,9 @@ from specjax.models import decoder
 from specjax.models.config import DecoderConfig
 from specjax.models.heads import borrowed, eagle
 from specjax.models.heads.borrowed import HeadModel
-from specjax.models.layers import DecoderLayer, Linear, make_norm
+from specjax.models.layers import DecoderLayer, Linear
 from specjax.models.module import counted, ropes
+from specjax.models.norms import make_norm
 from specjax.sharding import axes
 from specjax.sharding.placement import Placement
 from specjax.types import Array, Params
