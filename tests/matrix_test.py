@@ -209,6 +209,14 @@ def rows_lookahead(bench):
   assert sum(done.drafted_per_position[1:]) == 0
 
 
+def guesses(bench):
+  engine = bench.engine(siblings=2)
+  assert bench.answer(engine).token_ids == bench.answer().token_ids
+  drawn = dict(temperature=1.0, seed=3)
+  both = [bench.answer(engine, **drawn).token_ids for _ in range(2)]
+  assert both[0] == both[1] != ()
+
+
 def dtypes(bench):
   for engine in (bench.engine(), bench.engine(dtype="bfloat16")):
     assert bench.answer(engine).token_ids
@@ -230,6 +238,8 @@ if proposer == "layer_skip":
   how["draft_layers"] = 1
 if proposer in ("draft_model", "medusa", "eagle", "mtp"):
   how["draft"] = api.load_draft(proposer, draft, target, mesh="model:2")
+if proposer not in ("none", "ngram"):
+  how["siblings"] = 2
 engine = specjax.Engine(target, proposer=proposer, capacity=64, **how)
 print(*engine.generate(prompt, max_new_tokens=8).token_ids)
 """
@@ -286,6 +296,7 @@ CHECKS = {
   "streaming": streams,
   "`--verifier=token`, `block`": verifies,
   "lookahead per row": rows_lookahead,
+  "second guesses, `--siblings`": guesses,
   "float32, bfloat16": dtypes,
   "layers unrolled or scanned": layers,
   "split over a mesh of devices": meshed,
