@@ -262,20 +262,22 @@ class Noise:
   base: Array
   is_greedy: Array
 
-  def _bits(self, purpose, offset, size):
-    """uint32 [B, size]."""
+  def _keys(self, purpose, offset):
+    """Typed keys [B]."""
 
     def row(seed, base):
       key = jax.random.wrap_key_data(seed, impl="threefry2x32")
       key = jax.random.fold_in(key, base)
-      key = jax.random.fold_in(key, offset * _PURPOSES + purpose)
-      return jax.random.bits(key, (size,), jnp.uint32)
+      return jax.random.fold_in(key, offset * _PURPOSES + purpose)
 
-    rows = self.base.shape[0]
+    return jax.vmap(row)(self.seed, self.base)
+
+  def _bits(self, purpose, offset, size):
+    """uint32 [B, size]."""
     return lax.cond(
       self.is_greedy,
-      lambda: jnp.full((rows, size), 1 << 31, jnp.uint32),
-      lambda: jax.vmap(row)(self.seed, self.base),
+      lambda: jnp.full((self.base.shape[0], size), 1 << 31, jnp.uint32),
+      lambda: _drawn(self._keys(purpose, offset), size),
     )
 
   def uniform(self, purpose, size: int) -> Array:
@@ -284,7 +286,26 @@ class Noise:
 
   def exponential(self, purpose, offset, size: int) -> Array:
     """float32 [B, size], positive and finite, of mean 1."""
-    return exponential(self._bits(purpose, offset, size))
+    plain = lambda: exponential(self._bits(purpose, offset, size))
+    kernel = cpu_kernel.find() if size >= _LONG else None
+    if kernel is None:
+      return plain()
+
+    def special():
+      keys = jax.random.key_data(self._keys(purpose, offset))
+      return cpu_kernel.noise(kernel, keys, size)
+
+    return lax.cond(
+      self.is_greedy,
+      lambda: jnp.ones((self.base.shape[0], size), jnp.float32),
+      lambda: lax.platform_dependent(cpu=special, default=plain),
+    )
+
+
+def _drawn(keys, size):
+  """uint32 [B, size] of typed keys [B]."""
+  draw = lambda key: jax.random.bits(key, (size,), jnp.uint32)
+  return jax.vmap(draw)(keys)
 
 
 def open_uniform(bits: Array) -> Array:

@@ -40,7 +40,7 @@ _KERNELS = (
     for kernel in ("product", "gated", "attention", "norm")
     for dtype in ("float32", "bfloat16")
   ),
-  *("largest_float32", "lookup"),
+  *("largest_float32", "lookup", "noise"),
 )
 _COMPILERS = ("c++", "g++", "clang++")
 # Nothing that takes numbers for finite, or sums in another order.
@@ -142,6 +142,21 @@ def norm(
   target = f"{name}_norm_{x.dtype.name}"
   call = jax.ffi.ffi_call(target, out, vmap_method="sequential")
   return call(x, weight, eps=np.float32(eps), plus_one=np.int32(plus_one))
+
+
+def noise(name: str, keys: Array, size: int) -> Array:
+  """Exponentials of mean 1, float32 [B, size]; see `sampling.exponential`.
+
+  Of the bits that `jax.random.bits` has of the same keys, within rounding.
+
+  Args:
+    name: what `find` returned.
+    keys: uint32 [B, 2], data of Threefry keys.
+    size: above 0.
+  """
+  out = jax.ShapeDtypeStruct((keys.shape[0], size), jnp.float32)
+  call = jax.ffi.ffi_call(f"{name}_noise", out, vmap_method="sequential")
+  return call(keys)
 
 
 def lookup(name: str, table: Array, ids: Array) -> Array:

@@ -1,11 +1,12 @@
 // What XLA calls: products, those of a gated MLP, attention and norms, in
-// float32 and bfloat16 (as its bits); the largest of rows, in float32; rows of a
-// table.
+// float32 and bfloat16 (as its bits); the largest of rows and noise, in float32;
+// rows of a table.
 
 #include "attention.h"
 #include "gated.h"
 #include "largest.h"
 #include "lookup.h"
+#include "noise.h"
 #include "norm.h"
 #include "product.h"
 
@@ -75,3 +76,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(specjax_lookup, specjax::Lookup,
                                   .Arg<ffi::AnyBuffer>() /* table */
                                   .Arg<ffi::Buffer<ffi::S32>>() /* ids */
                                   .Ret<ffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(specjax_noise, specjax::ExponentialNoise,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::U32>>() /* keys */
+                                  .Ret<ffi::Buffer<ffi::F32>>());
