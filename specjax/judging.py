@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from specjax import sampling
-from specjax.proposers.base import Context, Proposal, Siblings
+from specjax.proposers.base import Context, Proposal
 from specjax.sharding.placement import LOGITS, Placement, constrain
 from specjax.types import Array, struct
 from specjax.verifiers import siblings
@@ -94,13 +94,12 @@ def judge_with(
     )
     if proposal.siblings is None:
       return Judged(verdict=verdict, at=None, usable=usable)
-    found = siblings.find(verdict, proposal.siblings, proposal.count)
-    at = width + jnp.maximum(found, 0)
-    own = jnp.take_along_axis(best, at[:, None], axis=1)[:, 0]
+    found = siblings.find(verdict, proposal)
+    own = jnp.take_along_axis(best, found[:, None], axis=1)[:, 0]
     token = lax.cond(
-      plainly | ~jnp.any(found >= 0),
+      plainly | ~jnp.any(found > 0),
       lambda: own,
-      lambda: after(logits, at, verdict, ctx),
+      lambda: after(logits, found, verdict, ctx),
     )
     verdict = siblings.extend(verdict, found, token)
     at = siblings.read_at(verdict, found)
@@ -131,13 +130,8 @@ def block_of(
     int32 [B, 1 + C + M], and the positions that they stand at; None where
     those simply follow.
   """
-  block = jnp.concatenate([last_token[:, None], proposal.tokens], axis=1)
-  others: Siblings | None = proposal.siblings
-  if others is None:
+  tokens, ahead = siblings.layout(proposal)
+  block = jnp.concatenate([last_token[:, None], tokens], axis=1)
+  if proposal.siblings is None:
     return block, None
-  trunk = length[:, None] + jnp.arange(block.shape[1], dtype=jnp.int32)
-  beside = length[:, None] + 1 + jnp.maximum(others.places, 0)
-  return (
-    jnp.concatenate([block, others.tokens], axis=1),
-    jnp.concatenate([trunk, beside], axis=1),
-  )
+  return block, length[:, None] + jnp.pad(ahead, ((0, 0), (1, 0)))

@@ -52,10 +52,14 @@ class Siblings:
   after it is known as well. They may be chosen by anything: they do not change
   what is emitted, only how soon.
 
+  Of a row that drafts all C tokens M of them are read; of one that drafts
+  fewer, so many more.
+
   Attributes:
-    tokens: int32 [B, M], no two alike at a place, nor like the draft there.
-    places: int32 [B, M], of the draft that each stands beside; -1 where there
-      is none.
+    tokens: int32 [B, C - 1 + M], best first, no two alike at a place, nor like
+      the draft there.
+    places: int32 [B, C - 1 + M], of the draft that each stands beside; -1 where
+      there is none.
   """
 
   tokens: Array
@@ -84,6 +88,12 @@ class Proposal:
   count: Array
   siblings: Siblings | None = None
   kept: Array | None = None
+
+  @property
+  def size(self) -> int:
+    """C + M, what of it the target's pass reads."""
+    others = 0 if self.siblings is None else self.siblings.tokens.shape[1] + 1
+    return max(self.tokens.shape[1], others)
 
   def whole(self, vocab_size: int) -> "Proposal":
     """The same with q over all of the target's ids.

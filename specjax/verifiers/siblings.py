@@ -10,26 +10,57 @@ deterministic candidates, as in SpecInfer, Miao et al. 2024).
 
 import jax.numpy as jnp
 
-from specjax.proposers.base import Siblings
+from specjax.proposers.base import Proposal
 from specjax.types import Array
 from specjax.verifiers.base import Verdict
 
 
-def find(verdict: Verdict, siblings: Siblings, count: Array) -> Array:
-  """Which sibling each row's last token is: int32 [B], -1 for none.
+def layout(proposal: Proposal) -> tuple[Array, Array]:
+  """What of a proposal the target's pass reads behind the last token.
+
+  A row's own drafts, and behind them siblings, until the pass is full.
+
+  Returns:
+    Tokens int32 [B, C + M], and their distance from the last token: a draft's
+    place plus one, and so a sibling's.
+  """
+  places = jnp.broadcast_to(
+    jnp.arange(proposal.tokens.shape[1], dtype=jnp.int32), proposal.tokens.shape
+  )
+  others = proposal.siblings
+  if others is None:
+    return proposal.tokens, places + 1
+  index = jnp.arange(proposal.size, dtype=jnp.int32)
+  # The drafts first, then the siblings, wherever they begin.
+  at = jnp.where(
+    index < proposal.count[:, None],
+    index,
+    places.shape[1] + index - proposal.count[:, None],
+  )
+
+  def pick(drafts, siblings):
+    both = jnp.concatenate([drafts, siblings], axis=1)
+    return jnp.take_along_axis(both, at, axis=1, mode="clip")
+
+  tokens = pick(proposal.tokens, others.tokens)
+  return tokens, 1 + pick(places, jnp.maximum(others.places, 0))
+
+
+def find(verdict: Verdict, proposal: Proposal) -> Array:
+  """Where in the pass each row's last token was read: int32 [B], 0 for nowhere.
 
   Args:
     verdict: [B, ...]; see `Verdict`.
-    siblings: of the same proposal.
-    count: int32 [B], the row's own count of drafts. Where all of them were
-      accepted there is no sibling of the token that follows.
+    proposal: with siblings. Where all of a row's drafts were accepted there is
+      none of the token that follows.
   """
-  place = verdict.count - 1
+  others, place = proposal.siblings, verdict.count - 1
   last = jnp.take_along_axis(verdict.tokens, place[:, None], axis=1)
-  same = (siblings.tokens == last) & (siblings.places == place[:, None])
-  same &= (place < count)[:, None]
+  same = (others.tokens == last) & (others.places == place[:, None])
+  same &= (place < proposal.count)[:, None]
   first = jnp.argmax(same, axis=1).astype(jnp.int32)
-  return jnp.where(jnp.any(same, axis=1), first, -1)
+  at = 1 + proposal.count + first
+  return jnp.where(jnp.any(same, axis=1) & (at <= proposal.size), at, 0)
 
 
 def extend(verdict: Verdict, found: Array, token: Array) -> Verdict:
@@ -41,7 +72,7 @@ def extend(verdict: Verdict, found: Array, token: Array) -> Verdict:
     token: what the target says after each row's sibling; anything for others.
   """
   index = jnp.arange(verdict.tokens.shape[1], dtype=jnp.int32)
-  more = found >= 0
+  more = found > 0
   here = more[:, None] & (index == verdict.count[:, None])
   return Verdict(
     tokens=jnp.where(here, token[:, None], verdict.tokens),
@@ -52,8 +83,7 @@ def extend(verdict: Verdict, found: Array, token: Array) -> Verdict:
 def read_at(verdict: Verdict, found: Array) -> Array:
   """Which position of the pass each emitted token was drawn at.
 
-  Its own index, for the siblings stand behind the C + 1 others; but for what
-  was drawn after a sibling.
+  Its own index, but for what was drawn after a sibling.
 
   Args:
     verdict: [B, ...], extended.
@@ -62,8 +92,6 @@ def read_at(verdict: Verdict, found: Array) -> Array:
   Returns:
     int32 [B, C + 1]; anything after the verdict's count.
   """
-  width = verdict.tokens.shape[1]
-  index = jnp.arange(width, dtype=jnp.int32)
+  index = jnp.arange(verdict.tokens.shape[1], dtype=jnp.int32)
   last = index == verdict.count[:, None] - 1
-  more = (found >= 0)[:, None] & last
-  return jnp.where(more, width + found[:, None], index)
+  return jnp.where((found > 0)[:, None] & last, found[:, None], index)
