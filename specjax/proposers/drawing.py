@@ -153,7 +153,9 @@ class _Others:
     count = self.chances.shape[1]
     total = jax.nn.logsumexp(logits[:, 0], axis=1)
     own = jnp.take_along_axis(logits[:, 0], token[:, None], axis=1)[:, 0]
-    best, ids = (one[:, 0] for one in top_k(logits, count + 1))
+    best, ids = (
+      one[:, 0] for one in top_k(logits, min(count + 1, logits.shape[-1]))
+    )
     chances = self.path[:, None] + best - total[:, None]
     takes = wanted[:, None] & (ids != token[:, None]) & (chances > -jnp.inf)
     chances = jnp.where(takes, chances, -jnp.inf)
