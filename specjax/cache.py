@@ -250,7 +250,9 @@ class KVCache:
       value = lax.dynamic_slice(stack, at(source[row]), shape)
       if over:
         has = (source[row] >= 0) & (source[row] < size)
-        value = lax.psum(jnp.where(has, value, jnp.zeros((), value.dtype)), over)
+        value = lax.psum(
+          jnp.where(has, value, jnp.zeros((), value.dtype)), over
+        )
         takes = (to[row] >= 0) & (to[row] < size)
         old = lax.dynamic_slice(stack, at(to[row]), shape)
         value = jnp.where(takes, value, old)

@@ -166,9 +166,7 @@ def make(
       vocab_size=vocab_size,
       siblings=siblings,
     )
-  return _HEADS[kind](
-    model=draft.model, lookahead=lookahead, siblings=siblings
-  )
+  return _HEADS[kind](model=draft.model, lookahead=lookahead, siblings=siblings)
 
 
 def _numbers(layers: int | Sequence[int]) -> tuple[int, ...]:

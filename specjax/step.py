@@ -73,9 +73,7 @@ def propose_verify(
   return step
 
 
-def follow(
-  target: Model, out: Output, judged: Judged, length: Array
-) -> Output:
+def follow(target: Model, out: Output, judged: Judged, length: Array) -> Output:
   """A pass as if siblings that were kept had been drafts.
 
   Their keys and values go to where the drafts beside them had theirs.

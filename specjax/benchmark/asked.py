@@ -52,15 +52,16 @@ class Asked:
 def parse(text: str) -> Asked:
   """Reads `KIND`, `KIND:WHAT`, `KIND@C` or `KIND:WHAT@C`; or `…@C+M`.
 
-  C is the lookahead, M the siblings. WHAT is a folder; of layer_skip it is a number of layers, or which, with a
-  plus between: `layer_skip:0+1+5`.
+  C is the lookahead, M the siblings. WHAT is a folder; of layer_skip it is a
+  number of layers, or which, with a plus between: `layer_skip:0+1+5`.
 
   Raises:
     ValueError: it is none of them; says what is wrong.
   """
-  head, _, counts = text.rpartition("@")
+  head, at, counts = text.rpartition("@")
   lookahead, siblings = None, 0
-  if found := re.fullmatch(r"(\d+)(?:\+(\d+))?", counts, re.ASCII):
+  found = re.fullmatch(r"(\d+)(?:\+(\d+))?", counts, re.ASCII)
+  if at and found:
     lookahead, siblings = int(found[1]), int(found[2] or 0)
     if lookahead < 1:
       raise ValueError(f"{text!r} drafts nothing; give a number above 0")

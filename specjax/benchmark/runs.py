@@ -133,8 +133,7 @@ def make(
   check(engine)
   engine.warmup()
   return Run(
-    name=name
-    or Asked(kind=kind, lookahead=lookahead, siblings=siblings).name,
+    name=name or Asked(kind=kind, lookahead=lookahead, siblings=siblings).name,
     kind=kind,
     lookahead=lookahead,
     engine=engine,

@@ -35,9 +35,7 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = {
   "none": Kind(help="decodes plainly", ranks=False),
-  "ngram": Kind(
-    help="copies what followed the same words before", ranks=False
-  ),
+  "ngram": Kind(help="copies what followed the same words before", ranks=False),
   "draft_model": Kind(
     help="asks a small model",
     reads="a small model with the same tokenizer",
