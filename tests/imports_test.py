@@ -58,6 +58,16 @@ LOWER = {
   ),
   "verifiers.base": ("types", "sampling", "proposers.base"),
   "verifiers": ("types", "sampling", "proposers.base", "verifiers.base"),
+  # Beyond DESIGN.md: what a step keeps of a proposal, siblings included, apart
+  # from how the step goes.
+  "verifiers.siblings": ("types", "proposers.base", "verifiers.base"),
+  "judging": (
+    "sampling",
+    "sharding",
+    "proposers.base",
+    "verifiers.base",
+    "verifiers.siblings",
+  ),
   # Beyond DESIGN.md: the step's state in a file of its own.
   "state": (
     "sampling",
@@ -65,7 +75,7 @@ LOWER = {
     "logprobs",
     "models.base",
     "proposers.base",
-    "verifiers.base",
+    "judging",
   ),
   "step": (
     "cache",
@@ -73,7 +83,7 @@ LOWER = {
     "sharding",
     "state",
     "proposers.base",
-    "verifiers.base",
+    "judging",
   ),
   "metrics": ("types",),
   "engine": (
