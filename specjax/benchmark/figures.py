@@ -64,9 +64,9 @@ class Figures:
   )
   verify_cost: float | None = _figure(
     """v: the target's forward pass alone over a step's tokens (C + 1, and M
-    siblings), over a plain step. A plain step is the plain program with sampling and the host's reading of
-    the result, as plain decoding runs it; both at the run's mean live length,
-    taken in turns."""
+    siblings), over a plain step. A plain step is the plain program with
+    sampling and the host's reading of the result, as plain decoding runs it;
+    both at the run's mean live length, taken in turns."""
   )
   wide_share: float | None = _figure(
     """w: share of steps after the first that drafted. The others ran the plain
