@@ -70,13 +70,10 @@ def commit(old, tokens, count, *, bad=(), features=None):
   usable = np.ones((ROWS, WIDTH), bool)
   for row, place in bad:
     usable[row, place] = False
+  verdict = Verdict(tokens=jnp.asarray(tokens, jnp.int32), count=ints(*count))
   return _commit()(
     old,
-    Judged(
-      verdict=Verdict(tokens=jnp.asarray(tokens, jnp.int32), count=ints(*count)),
-      at=None,
-      usable=jnp.asarray(usable),
-    ),
+    Judged(verdict=verdict, at=None, usable=jnp.asarray(usable)),
     Proposal(
       tokens=jnp.zeros((ROWS, WIDTH - 1), jnp.int32), q=None,
       count=ints(*[WIDTH - 1] * ROWS),

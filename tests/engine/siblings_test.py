@@ -3,7 +3,6 @@
 RULES are the project's list of what a correct speculative decoder satisfies.
 """
 
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
