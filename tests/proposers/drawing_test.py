@@ -315,13 +315,16 @@ def test_impossible_tokens_are_no_siblings():
   """What a smaller draft lacks is padded with -inf."""
   ctx = context((SETTINGS[1],), 1)
   logits = jnp.where(jnp.arange(VOCAB) < 3, logits_after(0, VOCAB), -jnp.inf)
-  proposal, _ = drawing.draw_each(
-    *(ctx, logits[None], lambda token, index, carry: (logits[None], carry), ()),
-    width=WIDTH,
-    vocab_size=VOCAB,
-    siblings=8,
+  step = lambda token, index, carry: (logits[None], carry)
+  run = jax.jit(
+    lambda ctx: drawing.draw_each(
+      *(ctx, logits[None], step, ()),
+      width=WIDTH,
+      vocab_size=VOCAB,
+      siblings=8,
+    )[0]
   )
-  found = guesses(0, proposal)
+  found = guesses(0, run(ctx))
   assert len(found) == 2 * WIDTH and {id for _, id in found} <= {0, 1, 2}
 
 
