@@ -124,6 +124,28 @@ def test_rule_26_vocabularies_padded_to_different_sizes_work(engine):
   assert not any(row.drafted for row in plain)
 
 
+def test_siblings_change_no_answer_and_shorten_it(engine, target, draft):
+  """Of two models with one tokenizer, the draft's vocabulary padded."""
+  made = specjax.Engine(
+    target,
+    proposer="draft_model",
+    draft=draft,
+    lookahead=3,
+    siblings=8,
+    **SETTINGS,
+  )
+  assert made.loop.proposer.siblings == 8
+  rows = [
+    one.generate(PROMPTS, max_new_tokens=12, logprobs=0)
+    for one in (engine, made)
+  ]
+  for plain, more in zip(*rows, strict=True):
+    assert more.token_ids == plain.token_ids
+    np.testing.assert_allclose(more.logprobs, plain.logprobs, atol=1e-5)
+  steps = [sum(row.steps for row in some) for some in rows]
+  assert steps[1] < steps[0]
+
+
 @pytest.mark.parametrize(
   "options, message",
   (
@@ -142,6 +164,13 @@ def test_rule_26_vocabularies_padded_to_different_sizes_work(engine):
     (dict(proposer="ngram", ngram_min=5), r"5\.\.4"),
     (dict(proposer="ngram", lookahead=0), "lookahead is 0"),
     (dict(proposer="ngram", lookahead=-1), "lookahead is -1"),
+    (dict(siblings=2), "siblings is 2, but proposer 'none' has no second"),
+    (dict(proposer="ngram", siblings=1), "proposer 'ngram' has no second"),
+    (
+      dict(proposer="draft_model", draft=True, siblings=-1),
+      "siblings is -1; give 0 or more",
+    ),
+    (dict(proposer=Ngram(lookahead=2), siblings=1), "lookahead, siblings"),
     (dict(proposer=Ngram(lookahead=2), draft=True), "takes no draft"),
     (dict(proposer=Ngram(lookahead=2), ngram_max=3), "or n-gram sizes"),
     (dict(capacity=CONTEXT + 1), f"capacity is {CONTEXT + 1}"),

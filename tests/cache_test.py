@@ -1,5 +1,7 @@
 """The key/value cache: writes, lengths, rows and storage (RULES 18, 21)."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -8,7 +10,7 @@ import pytest
 
 from specjax import cache as cache_lib
 from specjax.cache import BLOCK, KVCache
-from tests import engines, table_model
+from tests import engines, sourced, table_model
 from tests.engines import CAPACITY, LOOKAHEAD, VOCAB, WIDTHS
 
 LAYERS, ROWS, HEADS, SIZE = 2, 3, 2, 4
@@ -265,3 +267,53 @@ def test_a_tpu_writes_what_a_cpu_writes():
     cache_lib.write_unrolled(cache.k, new, at, jnp.int32(1)),
     cache_lib.write_by_row(cache.k, new, at, jnp.int32(1)),
   )
+
+
+# Rows move 7 to 5, one place on, across the cache, and nothing at all.
+SOURCES, TARGETS = (7, 4, BLOCK - 1), (5, 4, 0)
+
+
+def moved_by_hand(stack, sources=SOURCES, targets=TARGETS):
+  stack = np.array(stack)
+  for row, (source, to) in enumerate(zip(sources, targets, strict=True)):
+    stack[:, row, :, to] = stack[:, row, :, source]
+  return stack
+
+
+@pytest.mark.parametrize("dtype", (jnp.float32, jnp.uint16))
+def test_an_entry_of_each_row_moves_in_every_layer_and_no_other_changes(dtype):
+  cache = full((3, 0, 9))
+  k, v = (cache_lib.pack(x, dtype) for x in (cache.k, cache.v))
+  cache = KVCache(k=k, v=v, length=cache.length)
+  moved = jax.jit(KVCache.move)(cache, lengths(*SOURCES), lengths(*TARGETS))
+  assert moved.k.dtype == k.dtype
+  np.testing.assert_array_equal(moved.k, moved_by_hand(k))
+  np.testing.assert_array_equal(moved.v, moved_by_hand(v))
+  same(moved.length, cache.length)  # only commit moves it
+
+
+def test_where_nothing_moves_the_cache_is_bit_equal():
+  cache = full((3, 0, 9))
+  here = lengths(6, 0, BLOCK - 1)
+  same(jax.jit(KVCache.move)(cache, here, here), cache)
+
+
+def test_one_rows_entry_moves_alike():
+  one = cache_lib.take_row(full((3, 0, 9)), 1)
+  moved = one.move(lengths(9), lengths(2))
+  np.testing.assert_array_equal(moved.k, moved_by_hand(one.k, (9,), (2,)))
+  np.testing.assert_array_equal(moved.v, moved_by_hand(one.v, (9,), (2,)))
+
+
+def test_of_an_encoder_decoder_the_outputs_entries_move_and_no_source_does():
+  model, _ = sourced.build()
+  cache = model.init_cache(ROWS, BLOCK)
+  draws = np.random.default_rng(0)
+  fill = lambda x: jnp.asarray(draws.integers(0, 99, x.shape), x.dtype)
+  cache = jax.tree.map(fill, cache)
+  moved = model.move(cache, lengths(*SOURCES), lengths(*TARGETS))
+  own = dataclasses.replace(
+    cache.own, k=moved_by_hand(cache.own.k), v=moved_by_hand(cache.own.v)
+  )
+  same(moved, dataclasses.replace(cache, own=own))
+  assert (moved.own.k != cache.own.k).any()

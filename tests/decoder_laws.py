@@ -116,7 +116,7 @@ def sampled_of(made: Engine, prompt, count, settings, samples, seed=0):
   return blocks
 
 
-def p_values(made: Engine, propose, settings, samples, seed=0):
+def p_values(made: Engine, propose, settings, samples, seed=0, beside=None):
   """Of the joint law of the tokens, and of tokens and blocks.
 
   Args:
@@ -124,12 +124,13 @@ def p_values(made: Engine, propose, settings, samples, seed=0):
     propose: of settings, proposals as `exact.drafts` gives them.
     settings: of sampling.
     samples, seed: how many, and from where.
+    beside: siblings, as `exact.step_law` takes them.
   """
   target = Laws(logits_of(TARGET), settings)
   seen = sampled(made, settings, samples, seed)
   tokens = exact.tokens_law(target, PROMPT, TOKENS)
   blocks = exact.blocks_law(
-    target, propose(settings), PROMPT, TOKENS, LOOKAHEAD
+    target, propose(settings), PROMPT, TOKENS, LOOKAHEAD, beside
   )
   p = (
     p_value(exact.marginal(seen, 0), tokens, samples),

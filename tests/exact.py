@@ -157,21 +157,72 @@ def lookups(shortest=2, longest=4, vocab=3):
   return propose
 
 
-def step_law(target: Chain, propose, history, count):
-  """{emitted tokens: probability} of one step that may draft `count`."""
+def likeliest(count, width):
+  """Drafts and siblings as `drawing.draw_each` chooses them, without filters.
+
+  Args:
+    count: M. width: C.
+
+  Returns:
+    A function of a history, drafted tokens and the laws they were drawn from:
+    how many are drafted, and the likeliest (place, id) beside, behind the
+    drafts before them, as many as the pass has room for.
+  """
+  size = width + count
+
+  def beside(history, tokens, laws):
+    del history
+    found, path, drafts = [], 1.0, len(tokens)
+    for place, (token, law) in enumerate(zip(tokens, laws, strict=True)):
+      found.sort(reverse=True)
+      rest = size - place - 1  # room beside, with this draft
+      if place and len(found) > rest and path / 4 < found[rest][0]:
+        drafts = place
+        break
+      found += [
+        (path * law[v], place, int(v))
+        for v in np.flatnonzero(law)
+        if v != token
+      ]
+      path *= law[token]
+    found.sort(reverse=True)
+    return drafts, {pair[1:] for pair in found[: size - drafts]}
+
+  return beside
+
+
+def step_law(target: Chain, propose, history, count, beside=None):
+  """{emitted tokens: probability} of one step that may draft `count`.
+
+  `beside`, as `likeliest` gives it, says which of the drafts are made, and
+  their siblings.
+  """
   law = {}
 
   def emit(tokens, chance):
     law[tokens] = law.get(tokens, 0.0) + chance
 
+  def rejected_for(kept, v, chance, siblings):
+    """What is said in a draft's place, and after it if that was guessed."""
+    if (len(kept), v) not in siblings:
+      return emit((*kept, v), chance)
+    for after, mass in enumerate(target.law((*history, *kept, v))):
+      if chance * mass > 0:
+        emit((*kept, v, after), chance * mass)
+
   for chance, tokens, laws in propose(history, count):
+    siblings = ()
+    if beside:
+      made, siblings = beside(history, tokens, laws)
+      tokens, laws = tokens[:made], laws[:made]
     for i, (token, q) in enumerate(zip(tokens, laws, strict=True)):
       p = target.law((*history, *tokens[:i]))
       left = np.maximum(p - q, 0)
       rejected = chance * (1 - min(1, p[token] / q[token]))
       if rejected > 0:
         for v in np.flatnonzero(left):
-          emit((*tokens[:i], int(v)), rejected * left[v] / left.sum())
+          share = rejected * left[v] / left.sum()
+          rejected_for(tokens[:i], int(v), share, siblings)
       chance -= rejected
     for v, mass in enumerate(target.law((*history, *tokens))):
       if chance * mass > 0:
@@ -179,7 +230,7 @@ def step_law(target: Chain, propose, history, count):
   return law
 
 
-def blocks_law(target: Chain, propose, prompt, count, lookahead):
+def blocks_law(target: Chain, propose, prompt, count, lookahead, beside=None):
   """{(tokens, sizes of the steps' blocks): probability} of `count` tokens."""
   done = {}
   going = {((), ()): 1.0}
@@ -189,7 +240,7 @@ def blocks_law(target: Chain, propose, prompt, count, lookahead):
       left = count - len(tokens)
       may = min(lookahead, left - 1)
       for block, chance in step_law(
-        target, propose, (*prompt, *tokens), may
+        target, propose, (*prompt, *tokens), may, beside
       ).items():
         key = ((*tokens, *block), (*sizes, len(block)))
         where = after if len(block) < left else done

@@ -79,6 +79,7 @@ def drafter(kind, vocab=VOCAB, lookahead=LOOKAHEAD):
   return {
     "none": (NoProposer(), ()),
     "draft_model": (DraftModel(model=draft, **sizes), draft_params),
+    "siblings": (DraftModel(model=draft, siblings=3, **sizes), draft_params),
     "itself": (DraftModel(model=target, **sizes), params),
     "ngram": (
       Ngram(lookahead=lookahead, shortest=1, reads_source=True),

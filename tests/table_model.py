@@ -13,7 +13,7 @@ import numpy as np
 
 from specjax.cache import KVCache
 from specjax.models.base import Output
-from specjax.proposers.base import Proposal
+from specjax.proposers.base import Proposal, Siblings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +32,16 @@ class TableModel:
       dtype=jnp.float32,
     )
 
-  def __call__(self, params, tokens, cache, features=(), *, last=None):
+  def move(self, cache, source, to):
+    return cache.move(source, to)
+
+  def __call__(
+    self, params, tokens, cache, features=(), *, positions=None, last=None
+  ):
     (table,) = params
     stored = (tokens + 1).astype(jnp.float32)[:, :, None, None]
     cache = cache.write(0, stored, stored)
-    index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    at = cache.length[:, None] + index
+    at = cache.slots(tokens.shape[1]) if positions is None else positions
     entries = cache.k[0, :, 0, :, 0]
     before = jnp.take_along_axis(entries, jnp.maximum(at - 1, 0), axis=1)
     # Row V of the table stands for "nothing before".
@@ -120,3 +124,39 @@ class Scripted:
 
   def promising(self, history, length):
     return jnp.ones(length.shape, bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class Turning(Scripted):
+  """An oracle that is wrong at every third position, and guesses right beside.
+
+  So that siblings are kept behind 0, 1 and 2 drafts. The second sibling is a
+  wrong one of the same place.
+  """
+
+  siblings: int = 2
+
+  def draft(self, params, state, ctx):
+    proposal, state, cache = super().draft(params, state, ctx)
+    place = jnp.arange(self.lookahead, dtype=jnp.int32)
+    turn = (ctx.length[:, None] + place) % 3 == 2
+    first = jnp.argmax(turn, axis=1).astype(jnp.int32)[:, None]
+    right = jnp.take_along_axis(proposal.tokens, first, axis=1)
+    wrong = jnp.where(turn, 1, 0)
+    unused = ((0, 0), (0, self.lookahead - 1))
+    return (
+      dataclasses.replace(
+        proposal,
+        tokens=(proposal.tokens + wrong) % self.vocab_size,
+        siblings=Siblings(
+          tokens=jnp.pad(
+            jnp.concatenate([(right + 2) % self.vocab_size, right], 1), unused
+          ),
+          places=jnp.pad(
+            jnp.concatenate([first, first], 1), unused, constant_values=-1
+          ),
+        ),
+      ),
+      state,
+      cache,
+    )

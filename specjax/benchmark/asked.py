@@ -58,9 +58,10 @@ def parse(text: str) -> Asked:
   Raises:
     ValueError: it is none of them; says what is wrong.
   """
-  head, _, counts = text.rpartition("@")
+  head, at, counts = text.rpartition("@")
   lookahead, siblings = None, 0
-  if found := re.fullmatch(r"(\d+)(?:\+(\d+))?", counts, re.ASCII):
+  found = re.fullmatch(r"(\d+)(?:\+(\d+))?", counts, re.ASCII)
+  if at and found:
     lookahead, siblings = int(found[1]), int(found[2] or 0)
     if lookahead < 1:
       raise ValueError(f"{text!r} drafts nothing; give a number above 0")

@@ -15,9 +15,8 @@ from specjax.proposers.base import Context, Proposal, Siblings
 from specjax.types import Array, struct
 
 # A draft is kept less often than it is reached, and costs a pass that a sibling
-# does not. SmolLM2's EAGLE head, C = 4 and M = 3, drafts and tokens a step: at 1
-# 3.1 and 2.09, at a half 2.8 and 2.09, at a quarter 2.3 and 2.09, at an eighth 2.0
-# and 2.05.
+# does not. Drafts and tokens a step of SmolLM2's EAGLE head, C = 4, M = 3: at 1
+# 3.1 and 2.09, at 1/2 2.8 and 2.09, at 1/4 2.3 and 2.09, at 1/8 2.0 and 2.05.
 _SHARE = math.log(1 / 4)
 
 
@@ -182,7 +181,8 @@ class _Others:
     count = self.chances.shape[1]
     total = jax.nn.logsumexp(logits[:, 0], axis=1)
     own = jnp.take_along_axis(logits[:, 0], token[:, None], axis=1)[:, 0]
-    best, ids = (one[:, 0] for one in top_k(logits, count + 1))
+    most = min(count + 1, logits.shape[-1])
+    best, ids = (one[:, 0] for one in top_k(logits, most))
     chances = self.path[:, None] + best - total[:, None]
     takes = wanted[:, None] & (ids != token[:, None]) & (chances > -jnp.inf)
     chances = jnp.where(takes, chances, -jnp.inf)

@@ -10,7 +10,8 @@ class Probe:
   """Parts that take what they are told to."""
 
   def __init__(self, clock, log, lookahead=0, draft=0.0):
-    self.clock, self.log, self.lookahead = clock, log, lookahead
+    self.clock, self.log = clock, log
+    self.lookahead, self.width = lookahead, lookahead + 1
     self._draft = draft
     self.slow = 0.0
 

@@ -45,14 +45,41 @@ def test_each_run_may_name_what_it_drafts_with_and_how_much():
   assert [asked.drafts_with(run) for run in runs] == [
     *(None, None, None, "a/e", "f", None, "d", "0,2"),
   ]
-  assert asked.widest == 8
+  assert asked.widest == 8 + 1
   alone = plan.Plan(model="m", draft_model="d", runs=("mtp",))
   assert alone.drafts_with(alone.every_run()[1]) == "d"
+
+
+def test_a_run_may_have_siblings_beside_its_lookahead():
+  s = parse(
+    "--model=m", "--prompts=p", "--draft_model=d",
+    "--runs=draft_model@3,draft_model@3+4,eagle:a/e@2+6,layer_skip:0+2@5+1",
+  )  # fmt: skip
+  asked = plan.Plan(
+    model="m", draft_model="d", runs=s.runs, lookahead=s.lookahead
+  )
+  runs = asked.every_run()
+  assert [(run.name, run.siblings) for run in runs] == [
+    ("plain", 0),
+    ("draft_model C=3", 0),
+    ("draft_model C=3 M=4", 4),
+    ("eagle e C=2 M=6", 6),
+    ("layer_skip 0,2 C=5 M=1", 1),
+  ]
+  assert [run.lookahead for run in runs] == [None, 3, 3, 2, 5]
+  assert asked.widest == 1 + 2 + 6
 
 
 @pytest.mark.parametrize(
   "flags, words",
   [
+    ("--model=m --prompts=p --runs=ngram@4+2", "ngram has no second guesses"),
+    ("--model=m --prompts=p --runs=plain@4+2", "plain drafts nothing"),
+    ("--model=m --prompts=p --runs=mtp@0+2", "'mtp@0+2' drafts nothing"),
+    ("--model=m --prompts=p --runs=mtp@4+", "'mtp@4+' is no run"),
+    ("--model=m --prompts=p --runs=mtp@4-2", "'mtp@4-2' is no run"),
+    ("--model=m --prompts=p --runs=4", "'4' is no run"),
+    ("--model=m --prompts=p --runs=mtp@4+2,mtp@4+2", "one is there twice"),
     ("--prompts=p", "--model is missing"),
     ("--model=m", "--prompts is missing"),
     ("--model=m --prompts=p --runs=ngrams", "did you mean ngram?"),

@@ -40,6 +40,7 @@ def test_stream_prints_the_same(api, capsys):
 
 def test_settings_reach_the_engine_and_the_request(api):
   flags = ["--dtype=bfloat16", "--lookahead=3", "--capacity=64", "--chat"]
+  flags += ["--siblings=2"]
   flags += ["--temperature=0.5", "--top_p=0.9", "--seed=3", "--stop=x"]
   flags += ["--proposer=draft_model", "--draft_model=d", "--max_new_tokens=2"]
   assert run("--model=m", "--prompt=abc", *flags) == 0
@@ -47,6 +48,7 @@ def test_settings_reach_the_engine_and_the_request(api):
   assert api.options["draft"].name == "d"
   assert api.options["proposer"] == "draft_model"
   assert (api.options["lookahead"], api.options["capacity"]) == (3, 64)
+  assert api.options["siblings"] == 2
   (request,) = api.engine.requests
   assert request.prompt == tuple(map(ord, "ABC"))
   assert request.sampling.temperature == 0.5

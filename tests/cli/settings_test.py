@@ -10,6 +10,7 @@ from specjax.jobs import prompts
 BASE = ("--model=m", "--prompt=p")
 FILE = ("--model=m", "--prompts=f")
 SKIP = (*BASE, "--proposer=layer_skip")
+MTP = (*BASE, "--proposer=mtp")
 
 
 def parse(*flags):
@@ -131,6 +132,8 @@ def test_the_config_is_locked(config):
       "--draft_layers=2,1: give layers in rising",
     ),
     ((*BASE, "--lookahead=0", "--proposer=ngram"), "--lookahead=0"),
+    ((*MTP, "--siblings=-1"), "--siblings=-1 is out of range"),
+    ((*MTP, "--siblings=1025"), "--siblings=1025 is out of range"),
     ((*BASE, "--temperature=-1"), "--temperature=-1.0"),
     ((*BASE, "--temperature=nan"), "--temperature=nan"),
     ((*BASE, "--temperature=inf"), "--temperature=inf"),
@@ -185,6 +188,11 @@ def test_what_cannot_be_is_refused_by_name(flags, words):
   "flags, words",
   [
     ((*BASE, "--lookahead=4"), "--lookahead=4 does nothing"),
+    ((*BASE, "--siblings=4"), "--siblings=4 does nothing.*--proposer=none"),
+    (
+      (*BASE, "--proposer=ngram", "--siblings=4"),
+      "--siblings=4 does nothing with --proposer=ngram",
+    ),
     ((*BASE, "--verifier=block"), "--verifier=block does nothing"),
     ((*BASE, "--ngram_min=1"), "--ngram_min=1 does nothing"),
     ((*BASE, "--draft_model=d"), "--draft_model=d .*--proposer=none"),
@@ -225,6 +233,9 @@ def test_rule_28_a_flag_that_does_nothing_is_refused(flags, words):
     (*BASE, "--proposer=draft_model", "--draft_model=d", "--lookahead=2"),
     (*BASE, "--proposer=eagle", "--draft_model=d", "--verifier=block"),
     (*BASE, "--proposer=mtp", "--lookahead=1"),
+    (*MTP, "--siblings=4"),
+    (*BASE, "--siblings=0"),
+    (*SKIP, "--draft_layers=2", "--siblings=1024"),
     (*BASE, "--proposer=mtp", "--draft_model=d"),
     (*SKIP, "--draft_layers=0,1,5"),
     (*BASE, "--temperature=1", "--top_k=5", "--seed=0"),

@@ -104,6 +104,21 @@ def test_rule_29_draft_memory_and_logits_of_c_plus_1_are_counted():
   assert drafted.total - ngram.total > drafted.draft_weights + stacks
 
 
+def test_rule_29_siblings_widen_the_pass_and_their_keys_have_room():
+  sizes = dict(model=SMALL, vocab_size=128_000)
+  alone, wide, beside = (
+    estimate(DraftModel(lookahead=c, siblings=m, **sizes), SMALL.shapes)
+    for c, m in ((7, 0), (11, 0), (7, 4))
+  )
+  one = 4 * 4 * 128_000  # a place's logits of all rows, in float32
+  assert beside.verify - alone.verify >= 3 * 4 * one
+  # Each of the same places as many drafts would take, but for their q.
+  assert 0 < wide.verify - beside.verify <= 2 * 4 * one
+  chunk = dict(lookahead=7, **sizes)
+  many = estimate(DraftModel(siblings=200, **chunk), SMALL.shapes)
+  assert many.target_cache > alone.target_cache == beside.target_cache
+
+
 def test_rule_29_heads_their_caches_and_their_own_logits_are_counted():
   """Of what borrows the target's ends, only what is its own."""
   reduced = 16_000

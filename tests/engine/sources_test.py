@@ -40,7 +40,7 @@ EVERY = pytest.mark.parametrize(
   "kind",
   [
     pytest.param(kind, marks=pytest.mark.long if kind in DEAR else ())
-    for kind in (*KINDS, *HEADS)
+    for kind in (*KINDS, "siblings", *HEADS)
   ],
 )
 
@@ -60,7 +60,7 @@ def test_rule_25_greedy_is_what_the_model_alone_would_say(kind):
   assert (drafted > 0) == (kind != "none")
   if kind == "itself":  # RULES 17
     assert accepted == drafted
-  elif kind in KINDS[1:]:
+  elif kind in (*KINDS[1:], "siblings"):
     assert 0 < accepted < drafted
 
 

@@ -31,7 +31,10 @@ def engine(loaded, kind, **options):
       model, params, Ngram(lookahead=LOOKAHEAD, shortest=1), (), **options
     )
   proposer = DraftModel(
-    model=model, lookahead=LOOKAHEAD, vocab_size=model.vocab_size
+    model=model,
+    lookahead=LOOKAHEAD,
+    vocab_size=model.vocab_size,
+    siblings=3 if kind == "siblings" else 0,
   )
   draft = jax.tree.map(jax.numpy.asarray, noisy(params))
   return engines.build(model, params, proposer, draft, **options)
@@ -53,7 +56,8 @@ def speculated_and_plain(made, rows):
 
 
 @pytest.mark.parametrize(
-  "kind", ["ngram", pytest.param("draft_model", marks=pytest.mark.long)]
+  "kind",
+  ["ngram", pytest.param("draft_model", marks=pytest.mark.long), "siblings"],
 )
 def test_rule_20_greedy_runs_over_a_windows_edge_equal_plain_ones(kind):
   loaded = golden.load("mistral")
@@ -84,7 +88,8 @@ def test_rule_20_greedy_runs_over_a_windows_edge_equal_plain_ones(kind):
 
 
 @pytest.mark.long  # the model alone: tests/models/decoder_test.py
-def test_rule_16_drafts_beyond_the_last_learned_position_change_nothing():
+@pytest.mark.parametrize("kind", ["ngram", "siblings"])
+def test_rule_16_drafts_beyond_the_last_learned_position_change_nothing(kind):
   loaded = golden.load("gpt2")
   limit = loaded.model.config.max_position
   rng = np.random.default_rng(1)
@@ -92,7 +97,7 @@ def test_rule_16_drafts_beyond_the_last_learned_position_change_nothing():
     (str(size), rng.integers(0, loaded.model.vocab_size, size), {})
     for size in (limit - 1, limit - LOOKAHEAD, limit - 18)
   ]
-  made = engine(loaded, "ngram", capacity=limit, prefill_widths=(32,))
+  made = engine(loaded, kind, capacity=limit, prefill_widths=(32,))
   speculated, plain = speculated_and_plain(made, rows)
   assert speculated == plain
   # Each ran up to the limit, with chunks and drafts that reached beyond it.

@@ -171,7 +171,7 @@ def test_a_kernel_reads_what_it_is_said_to_take(live):
     def local(q, k, v, at):
       cache = KVCache(k=k, v=v, length=at[:, 0])
       how = dict(scale=1.0, softcap=None)
-      return tpu_attention.attend(q, cache, 1, at, jnp.int32(0), **how)
+      return tpu_attention.attend(q, cache, 1, at, at, jnp.int32(0), **how)
 
     return jax.shard_map(
       local, in_specs=(heads, caches, caches, P()), out_specs=heads,

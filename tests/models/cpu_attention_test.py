@@ -9,6 +9,7 @@ import pytest
 
 from specjax.cache import KVCache
 from specjax.models import attend, cpu_attention, cpu_kernel
+from tests.models import beside
 
 DTYPES = ("float32", "bfloat16")
 CHUNK = 256  # positions whose softmax is one
@@ -267,3 +268,54 @@ def test_equals_what_runs_where_it_cannot_be_had(monkeypatch, biased):
   assert cpu_attention.find(q, cache) is None
   call = lambda q, cache: attend.attend(q, cache, 1, at(cache, 3), **how)
   np.testing.assert_allclose(ours, jax.jit(call)(q, cache), atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+  "how",
+  [
+    {},
+    dict(window=3),
+    dict(window=90),
+    dict(softcap=2.0),
+    dict(bias=True),
+    dict(bias=True, window=300, softcap=2.0),
+  ],
+  ids=str,
+)
+def test_a_sibling_sees_what_lies_before_its_position_and_its_own_key(
+  how, dtype
+):
+  """Across edges of chunks; and the chain before it is bit for bit its own."""
+  lengths = (0, 5, CHUNK - 6, CHUNK - 3, 2 * CHUNK - 5, 2 * CHUNK + 130)
+  cache = filled(lengths, dtype=dtype)
+  if "bias" in how:
+    how = dict(how, bias=biases(4))
+  call = jax.jit(
+    lambda q, cache, at, slots: attend.attend(
+      q, cache, 1, at, slots=slots, **how
+    )
+  )
+  q = queries(len(lengths), beside.WIDTH, 4, 16, dtype)
+  assert cpu_attention.find(q, cache) is not None
+  atol = 2e-6 if dtype == "float32" else 8e-3
+  beside.check(call, q, cache, atol=atol)
+
+
+def test_rule_7_a_sibling_knows_nothing_of_other_rows():
+  """Nor of how far behind it the keys of others lie."""
+  lengths = (3, CHUNK - 2, 2 * CHUNK + 17)
+  cache = filled(lengths)
+  q = queries(3, beside.WIDTH, 4, 16)
+  at, slots = beside.at(lengths)
+  call = jax.jit(
+    lambda *args: attend.attend(*args[:2], 0, args[2], slots=args[3])
+  )
+  whole = np.asarray(call(q, cache, at, slots))
+  for row in range(3):
+    part = slice(row, row + 1)
+    alone = KVCache(
+      k=cache.k[:, part], v=cache.v[:, part], length=cache.length[part]
+    )
+    one = call(q[part], alone, at[part], slots[part])
+    np.testing.assert_array_equal(one[0], whole[row])

@@ -10,6 +10,7 @@ import pytest
 
 from specjax.cache import BLOCK, KVCache
 from specjax.models import attend, tpu_attention
+from tests.models import beside
 
 SIZE, WIDTH = 128, 4
 CAPACITY = 9 * BLOCK  # Two whole blocks of the kernel and a quarter of one.
@@ -41,12 +42,13 @@ def filled(lengths=LENGTHS, heads=4, kv_heads=2, width=WIDTH, dtype="float32"):
   return draw(len(lengths), width, heads, SIZE), cache, at
 
 
-def both(q, cache, at, *, layer=1, window=None, softcap=None):
+def both(q, cache, at, slots=None, *, layer=1, window=None, softcap=None):
   """What the kernel makes, and what `attend` makes in JAX's own terms."""
   layer, seen = jnp.int32(layer), jnp.int32(window or 0)
-  made = interpreted(q, cache, layer, at, seen, softcap=softcap)
+  slots = at if slots is None else slots
+  made = interpreted(q, cache, layer, at, slots, seen, softcap=softcap)
   seen = None if window is None else seen
-  return made, walking(q, cache, layer, at, seen, softcap=softcap)
+  return made, walking(q, cache, layer, at, slots, seen, softcap=softcap)
 
 
 def check(made, walked, tolerance=2e-6):
@@ -117,6 +119,18 @@ def test_a_key_that_is_no_number_reaches_those_who_see_it():
   cache = dataclasses.replace(cache, k=cache.k.at[1, 1, :, 600].set(jnp.nan))
   made, _ = both(q, cache, at)
   assert np.isfinite(made[0]).all() and np.isnan(made[1]).all()
+
+
+@pytest.mark.parametrize("window", [None, 40])
+def test_a_sibling_sees_what_lies_before_its_position_and_its_own_key(window):
+  """Around a block's edge; and what else is written behind it, nobody sees."""
+  lengths = (0, 4 * BLOCK - 5, 4 * BLOCK - 2, CAPACITY - beside.WIDTH)
+  q, cache, _ = filled(lengths, width=beside.WIDTH)
+  call = lambda q, cache, at, slots: interpreted(
+    q, cache, jnp.int32(1), at, slots, jnp.int32(window or 0), softcap=None
+  )
+  beside.check(call, q, cache, atol=2e-6, exact_chain=False)
+  check(*both(q, cache, *beside.at(lengths), window=window))
 
 
 def test_it_is_for_steps_on_a_v5p():

@@ -4,10 +4,12 @@ RULES are the project's list of what a correct speculative decoder satisfies.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 
 from specjax.penalties import Penalties
@@ -189,3 +191,162 @@ def test_rule_5_a_draft_that_is_no_number_ends_its_rows_proposal():
     *(ctx, logits, step, ()), width=WIDTH, vocab_size=VOCAB
   )
   assert list(proposal.count) == [3, 2]
+
+
+# Siblings.
+
+
+@functools.partial(jax.jit, static_argnames=("siblings", "reduced"))
+def beside(ctx, bad=None, ready=None, *, siblings, reduced=False):
+  """A proposal with siblings; rows' logits at place `bad` are no numbers."""
+  count = ctx.lookahead.shape[0]
+  size = len(KEPT) if reduced else VOCAB
+
+  def at(index, logits):
+    return (
+      logits
+      if bad is None
+      else jnp.where((bad == index)[:, None], jnp.nan, logits)
+    )
+
+  first = jnp.broadcast_to(logits_after(0, size), (count, size))
+  step = lambda token, index, carry: (
+    at(index, logits_after(token, size)),
+    carry,
+  )
+  proposal, _ = drawing.draw_each(
+    *(ctx, at(0, first), step, ()),
+    width=WIDTH,
+    vocab_size=VOCAB,
+    kept=jnp.asarray(KEPT) if reduced else None,
+    ready=ready,
+    siblings=siblings,
+  )
+  return proposal
+
+
+def guesses(row, proposal):
+  """[(place, id)] of a row, best first."""
+  pairs = zip(
+    proposal.siblings.places[row].tolist(),
+    proposal.siblings.tokens[row].tolist(),
+    strict=True,
+  )
+  return [pair for pair in pairs if pair[0] >= 0]
+
+
+def chosen(tokens, places, siblings, *, penalized=False, reduced=False):
+  """By the definition, of a row that may draft at so many places.
+
+  Returns:
+    How many drafts it makes, and [(place, id)] of all that might have been
+    drafted at them, likeliest first.
+  """
+  found, before, path = [], 0, 0.0
+  ids = KEPT if reduced else np.arange(VOCAB)
+  for place in range(places):
+    rest = WIDTH + siblings - place - 1  # what the pass has room for beside
+    ranked = sorted(found, reverse=True)
+    if place and len(found) > rest and path - np.log(4) < ranked[rest][0]:
+      places = place
+      break
+    logits = np.full(VOCAB, -1e30)
+    logits[ids] = np.asarray(logits_after(before, len(ids)))
+    if penalized:
+      said = (*OUTPUT, *tokens[:place])
+      logits = exact.penalized(logits, PROMPT, said, **PENALTY)
+    logits = logits[ids]
+    law = logits - logits.max()
+    law = law - np.log(np.exp(law).sum())
+    before = int(tokens[place])
+    for id, value in zip(ids.tolist(), law, strict=True):
+      if id != before:
+        found.append((path + value, place, id))
+    path += law[ids.tolist().index(before)]
+  return places, [pair[1:] for pair in sorted(found, reverse=True)]
+
+
+def check_row(row, proposal, places, siblings, **how):
+  """Drafts and siblings of a row are those of the definition; how many."""
+  drafts = np.asarray(proposal.tokens)[row]
+  count, best = chosen(drafts, places, siblings, **how)
+  assert proposal.count[row] == count
+  read = WIDTH + siblings - count if count else 0
+  own = guesses(row, proposal)[:read]
+  assert own == best[:read] and len(set(own)) == len(own)
+  assert all(drafts[place] != id for place, id in own)
+  return count
+
+
+@pytest.mark.parametrize("penalized", (False, True))
+@pytest.mark.parametrize("reduced", (False, True))
+def test_siblings_are_what_the_draft_thinks_likeliest_beside_its_drafts(
+  reduced, penalized
+):
+  """Along the path that was drawn, while that is worth a sibling's room."""
+  ctx = context(SETTINGS, 6, penalized=penalized)
+  how = dict(penalized=penalized, reduced=reduced)
+  without = beside(ctx, siblings=0, reduced=reduced)
+  assert without.siblings is None
+  seen = set()
+  for siblings in (1, 4):
+    proposal = beside(ctx, siblings=siblings, reduced=reduced)
+    for row in range(proposal.tokens.shape[0]):
+      count = check_row(row, proposal, WIDTH, siblings, **how)
+      seen.add(count)
+      # They change nothing of what is drafted.
+      for name in ("tokens", "q"):
+        got, plain = (getattr(one, name)[row] for one in (proposal, without))
+        np.testing.assert_array_equal(got[:count], plain[:count])
+  assert len(seen) > 1  # some rows draft less
+
+
+def test_there_are_no_siblings_where_a_row_does_not_draft():
+  ctx = context((SETTINGS[1],) * 4, 1, lookahead=[0, 1, 2, 3])
+  proposal = beside(ctx, siblings=5)
+  for row in range(4):
+    check_row(row, proposal, row, 5)
+  assert guesses(0, proposal) == []
+
+
+def test_rule_7_a_rows_siblings_are_its_own():
+  """Whatever its neighbours draft."""
+  short, long = (
+    beside(context((SETTINGS[1],) * 2, 1, lookahead=[1, n]), siblings=6)
+    for n in (1, 3)
+  )
+  assert guesses(0, short) == guesses(0, long)
+  assert guesses(1, short) != guesses(1, long)
+
+
+def test_rule_5_what_is_no_number_has_no_siblings():
+  """Those of the places before it stay."""
+  ctx = context((SETTINGS[1],) * 4, 1)
+  proposal = beside(ctx, jnp.asarray([-1, 0, 1, 2]), siblings=6)
+  for row, places in enumerate((3, 0, 1, 2)):
+    check_row(row, proposal, places, 6)
+
+
+def test_impossible_tokens_are_no_siblings():
+  """What a smaller draft lacks is padded with -inf."""
+  ctx = context((SETTINGS[1],), 1)
+  logits = jnp.where(jnp.arange(VOCAB) < 3, logits_after(0, VOCAB), -jnp.inf)
+  step = lambda token, index, carry: (logits[None], carry)
+  run = jax.jit(
+    lambda ctx: drawing.draw_each(
+      *(ctx, logits[None], step, ()),
+      width=WIDTH,
+      vocab_size=VOCAB,
+      siblings=8,
+    )[0]
+  )
+  found = guesses(0, run(ctx))
+  assert len(found) == 2 * WIDTH and {id for _, id in found} <= {0, 1, 2}
+
+
+def test_more_siblings_than_there_are_ids_are_all_there_are():
+  ctx = context((SETTINGS[1],), 1)
+  for reduced, size in ((False, VOCAB), (True, len(KEPT))):
+    proposal = beside(ctx, siblings=40, reduced=reduced)
+    check_row(0, proposal, WIDTH, 40, reduced=reduced)
+    assert len(guesses(0, proposal)) == WIDTH * (size - 1)

@@ -69,6 +69,51 @@ def check_rule_24_ngram_on_four_devices_is_greedily_the_same():
   eight.same_tokens(got, {key: whole()[key] for key in got})
 
 
+def check_rule_24_siblings_are_the_same_however_the_cache_is_split():
+  """Kept ones move from one part of the positions to another one's."""
+  expected = eight.answers(eight.engine(siblings=3))
+  plainly = {
+    one.id for one in eight.requests() if one.sampling.temperature == 0
+  }
+  for key, tokens in expected.items():
+    if key[0] in plainly:
+      assert tokens == whole()[key]
+  for mesh in (
+    ("data:2,model:4", "tensor"),
+    ("data:2,model:2", "tensor2d", "sequence"),
+  ):
+    got = eight.answers(eight.engine(*mesh, siblings=3))
+    eight.same_tokens(got, expected)
+
+
+def check_entries_move_between_devices_as_on_one():
+  """Of positions that are split, within a part and from each to each."""
+  draws = np.random.default_rng(0)
+  source = jnp.asarray([5, 200, 3, 255, 70, 128, 9, 0], jnp.int32)
+  to = jnp.asarray([4, 127, 128, 0, 70, 127, 250, 64], jnp.int32)
+  caches = {}
+
+  def moved(place):
+    model = eight.model("chinchilla_tiny", place, layers=1)
+    if not caches:
+      shape = model.init_cache(8, 256).k.shape
+      shape = (*shape[:3], 256, shape[4])
+      for name in "kv":
+        caches[name] = draws.standard_normal(shape).astype(np.float32)
+
+    def run(k, v):
+      cache = model.init_cache(8, 256)
+      pad = [(0, 0)] * 3 + [(0, cache.capacity - 256), (0, 0)]
+      k, v = jnp.pad(k, pad), jnp.pad(v, pad)
+      cache = type(cache)(k=k, v=v, length=cache.length)
+      cache = model.move(cache, source, to)
+      return jnp.stack([cache.k, cache.v])[:, :, :, :, :256]
+
+    return np.asarray(jax.jit(run)(**caches))
+
+  eight.check_alike(moved, atol=0)
+
+
 def check_every_leaf_of_the_state_is_donated():
   """What comes out is written over what went in: every cache, and the rest.
 

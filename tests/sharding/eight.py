@@ -112,6 +112,7 @@ def engine(
   slots: int = 4,
   layers: int = 2,
   family: str = "chinchilla",
+  siblings: int = 0,
   **options,
 ):
   """An engine of a target and, drafting, a smaller one."""
@@ -131,7 +132,9 @@ def engine(
       f"{family}_tiny_draft", place(draft_strategy or strategy), layers=1
     )
     vocab = target.vocab_size
-    made = DraftModel(model=draft, lookahead=LOOKAHEAD, vocab_size=vocab)
+    made = DraftModel(
+      model=draft, lookahead=LOOKAHEAD, vocab_size=vocab, siblings=siblings
+    )
     params = draft.init(1)
   return Engine(
     target,
