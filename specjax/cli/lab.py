@@ -25,6 +25,7 @@ from concurrent import futures
 from typing import Any
 
 from specjax.cli import command, lab_settings, table
+from specjax.proposers import kinds
 
 PROGRAM = "specjax-lab"
 _COMPILERS = 4  # at once: each takes two gigabytes for a pair of 70B
@@ -115,12 +116,15 @@ def _cases(asked: lab_settings.Asked) -> Iterator[dict[str, Any]]:
   ):
     if proposer != "draft_model":  # It has nothing to split in its own way.
       strategy = dataclasses.replace(strategy, draft=strategy.target)
-    for lookahead in (0,) if proposer == "none" else asked.lookahead:
+    lookaheads = (0,) if proposer == "none" else asked.lookahead
+    ranks = kinds.KINDS[proposer].ranks
+    for lookahead, siblings in itertools.product(lookaheads, asked.siblings):
       case = dict(
         strategy=strategy,
         proposer=proposer,
         batch=batch,
         lookahead=lookahead,
+        siblings=siblings if ranks and lookahead else 0,
         context=context,
         live=now or context,
       )
@@ -136,7 +140,8 @@ def _row(asked, config, topology, case) -> Any:
   made = lower.Case(topology=topology, **case)
   _say(
     f"{config.name} {topology} {made.strategy} {made.proposer} batch"
-    f" {made.batch} lookahead {made.lookahead} context {made.context}"
+    f" {made.batch} lookahead {made.lookahead} siblings {made.siblings}"
+    f" context {made.context}"
   )
   return rows.row(_pair(config, asked.settings), made, config.name)
 
