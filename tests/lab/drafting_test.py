@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import math
 import pathlib
+import re
 
 import pytest
 
@@ -235,6 +236,16 @@ def test_a_prefixs_step_is_in_place_in_the_targets_cache():
 )
 def test_every_step_is_in_place(kind, caches, chosen):
   check(of(kind, **chosen), caches)
+
+
+@pytest.mark.long
+@needs_compiler
+def test_siblings_are_found_without_sorting_the_vocabulary():
+  case = pairs.case("v5e:2x2", proposer="eagle", siblings=4)
+  text = lower.step(PAIR, case).lowered.compile().as_text()
+  sorted_ = re.findall(r"= \(f32\[([\d,]+)\][^=]* sort\(", text)
+  # C + M + 1 of those at a place and the best before them.
+  assert sorted_ and all(int(dims.split(",")[-1]) < 10 for dims in sorted_)
 
 
 @pytest.mark.long
