@@ -10,7 +10,6 @@ from specjax.sharding import axes
 from specjax.sharding.placement import LOGITS, Placement
 from specjax.types import Array
 
-
 _FEW = 16  # are found one after another
 
 
