@@ -5,7 +5,8 @@
     --strategies=tensor,tensor/replicated,tensor2d@4x4 --batch=1,8 \\
     --lookahead=0,4,8 --json=lab.json --csv=lab.csv --plot=lab.png
   specjax-lab --config=configs/chinchilla_70b.py --topology=v4:2x2x4 \\
-    --proposers=eagle,medusa,mtp,layer_skip --draft_layers=8 --lookahead=0,4
+    --proposers=eagle,medusa,mtp,layer_skip --draft_layers=8 --lookahead=0,4 \\
+    --siblings=0,3
   specjax-lab --config=configs/chinchilla_70b.py --smallest
 
 What runs on a TPU is what is compiled here, by the TPU's own compiler (extra
