@@ -240,12 +240,14 @@ def test_every_step_is_in_place(kind, caches, chosen):
 
 @pytest.mark.long
 @needs_compiler
-def test_siblings_are_found_without_sorting_the_vocabulary():
+def test_siblings_are_found_without_sorting_or_gathering_the_vocabulary():
   case = pairs.case("v5e:2x2", proposer="eagle", siblings=4)
   text = lower.step(PAIR, case).lowered.compile().as_text()
   sorted_ = re.findall(r"= \(f32\[([\d,]+)\][^=]* sort\(", text)
   # C + M + 1 of those at a place and the best before them.
   assert sorted_ and all(int(dims.split(",")[-1]) < 10 for dims in sorted_)
+  # Nor do chips tell each other their parts of it.
+  assert not re.search(rf"\[[\d,]*\b{V}\]\S* all-(gather|reduce)", text)
 
 
 @pytest.mark.long
