@@ -5,7 +5,8 @@
     --strategies=tensor,tensor/replicated,tensor2d@4x4 --batch=1,8 \\
     --lookahead=0,4,8 --json=lab.json --csv=lab.csv --plot=lab.png
   specjax-lab --config=configs/chinchilla_70b.py --topology=v4:2x2x4 \\
-    --proposers=eagle,medusa,mtp,layer_skip --draft_layers=8 --lookahead=0,4
+    --proposers=eagle,medusa,mtp,layer_skip --draft_layers=8 --lookahead=0,4 \\
+    --siblings=0,3
   specjax-lab --config=configs/chinchilla_70b.py --smallest
 
 What runs on a TPU is what is compiled here, by the TPU's own compiler (extra
@@ -25,6 +26,7 @@ from concurrent import futures
 from typing import Any
 
 from specjax.cli import command, lab_settings, table
+from specjax.proposers import kinds
 
 PROGRAM = "specjax-lab"
 _COMPILERS = 4  # at once: each takes two gigabytes for a pair of 70B
@@ -115,12 +117,15 @@ def _cases(asked: lab_settings.Asked) -> Iterator[dict[str, Any]]:
   ):
     if proposer != "draft_model":  # It has nothing to split in its own way.
       strategy = dataclasses.replace(strategy, draft=strategy.target)
-    for lookahead in (0,) if proposer == "none" else asked.lookahead:
+    lookaheads = (0,) if proposer == "none" else asked.lookahead
+    ranks = kinds.KINDS[proposer].ranks
+    for lookahead, siblings in itertools.product(lookaheads, asked.siblings):
       case = dict(
         strategy=strategy,
         proposer=proposer,
         batch=batch,
         lookahead=lookahead,
+        siblings=siblings if ranks and lookahead else 0,
         context=context,
         live=now or context,
       )
@@ -136,7 +141,8 @@ def _row(asked, config, topology, case) -> Any:
   made = lower.Case(topology=topology, **case)
   _say(
     f"{config.name} {topology} {made.strategy} {made.proposer} batch"
-    f" {made.batch} lookahead {made.lookahead} context {made.context}"
+    f" {made.batch} lookahead {made.lookahead} siblings {made.siblings}"
+    f" context {made.context}"
   )
   return rows.row(_pair(config, asked.settings), made, config.name)
 

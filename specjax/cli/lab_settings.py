@@ -69,6 +69,11 @@ class Settings:
   lookahead: str | None = table.setting(
     None, "string", "drafts a step, as in 0,4,8; the config's. 0 drafts nothing"
   )
+  siblings: str | None = table.setting(
+    None,
+    "string",
+    "second guesses, checked beside the drafts, as in 0,4; the config's",
+  )
   context: str | None = table.setting(
     None, "string", "most tokens of a row, as in 2048,8192; the config's"
   )
@@ -121,9 +126,9 @@ class Asked:
   Attributes:
     settings: as given.
     config, against: what the configs say; None where there is none.
-    topologies, strategies, proposers, batch, lookahead, context, live,
-      acceptance: the lists; live is None for the context, and acceptance for
-      the table's own.
+    topologies, strategies, proposers, batch, lookahead, siblings, context,
+      live, acceptance: the lists; live is None for the context, and acceptance
+      for the table's own.
   """
 
   settings: Settings
@@ -134,6 +139,7 @@ class Asked:
   proposers: tuple[str, ...]
   batch: tuple[int, ...]
   lookahead: tuple[int, ...]
+  siblings: tuple[int, ...]
   context: tuple[int, ...]
   live: tuple[int, ...] | None
   acceptance: tuple[float, ...] | None
@@ -216,6 +222,7 @@ def parse(argv: Sequence[str]) -> Asked | None:
     proposers=proposers,
     batch=lab_lists.numbers("batch", s.batch, c.slots),
     lookahead=lookahead,
+    siblings=lab_lists.siblings(s.siblings, c.siblings, proposers, lookahead),
     context=lab_lists.numbers(
       "context", s.context, c.capacity or 2048, least=2
     ),

@@ -133,7 +133,10 @@ def _draft_model(pair: "Pair", case: "Case", target, build: Build) -> Drafting:
   model = build(pair.draft)
   return Drafting(
     proposer=DraftModel(
-      model=model, lookahead=_width(case), vocab_size=target.vocab_size
+      model=model,
+      lookahead=_width(case),
+      vocab_size=target.vocab_size,
+      siblings=case.siblings,
     ),
     shapes=model.shapes,
     reads=tuple(case.lookahead * one for one in reads(model)),
@@ -158,6 +161,7 @@ def _layer_skip(pair: "Pair", case: "Case", target, build: Build) -> Drafting:
     layers=tuple(layers),
     lookahead=_width(case),
     vocab_size=target.vocab_size,
+    siblings=case.siblings,
   )
   own = walk(target.config, case.lookahead, layers)
   again = {
@@ -187,7 +191,7 @@ def _eagle(pair: "Pair", case: "Case", target, build: Build) -> Drafting:
     for path in model.head.paths
   ]
   return Drafting(
-    proposer=Eagle(model=model, lookahead=_width(case)),
+    proposer=Eagle(model=model, lookahead=_width(case), siblings=case.siblings),
     variant=_variant(pair, pair.eagle),
     walks=(walk(config.layer, passes),),
     trips=_trips(case),
@@ -210,7 +214,9 @@ def _medusa(pair: "Pair", case: "Case", target, build: Build) -> Drafting:
     float(int(path.split(".")[1]) < case.lookahead) for path in model.head.paths
   ]
   return Drafting(
-    proposer=Medusa(model=model, lookahead=_width(case)),
+    proposer=Medusa(
+      model=model, lookahead=_width(case), siblings=case.siblings
+    ),
     variant=_variant(pair, config.heads),
     trips=_trips(case),
     **_weights(model, own, min(case.lookahead, 1)),
@@ -238,7 +244,7 @@ def _mtp(pair: "Pair", case: "Case", target, build: Build) -> Drafting:
   branches = [min(trip, depths) - 1 for trip in range(1, trips + 1)]
   shares = tuple(branches.count(n) / max(trips, 1) for n in range(depths))
   return Drafting(
-    proposer=Mtp(model=model, lookahead=_width(case)),
+    proposer=Mtp(model=model, lookahead=_width(case), siblings=case.siblings),
     variant=_variant(pair, depths),
     walks=tuple(walk(config.layer, one) for one in passes),
     trips=trips,

@@ -23,6 +23,7 @@ from specjax.lab.topology import Topology, devices
 from specjax.models import decoder, padding, tpu_attention
 from specjax.models.attend import block_size
 from specjax.models.config import DecoderConfig
+from specjax.proposers import kinds
 from specjax.sharding import axes
 from specjax.sharding import mesh as mesh_lib
 from specjax.sharding import rules as rules_lib
@@ -86,8 +87,12 @@ class Case:
     proposer: who drafts; one of `drafting.PROPOSERS`.
     batch: B, rows at once.
     lookahead: C; 0 decodes plainly.
+    siblings: M, second guesses that the target reads beside the drafts.
     context: the most tokens a row may have.
     live: how many of them rows have now.
+
+  Raises:
+    ValueError: there are siblings, but nobody who makes any.
   """
 
   topology: Topology
@@ -97,6 +102,19 @@ class Case:
   lookahead: int
   context: int
   live: int
+  siblings: int = 0
+
+  def __post_init__(self):
+    if self.siblings and not (self.lookahead and self.ranks):
+      raise ValueError(
+        f"siblings is {self.siblings}, but {self.proposer} at lookahead"
+        f" {self.lookahead} has no second guesses; give 0"
+      )
+
+  @property
+  def ranks(self) -> bool:
+    """Whether its proposer has second guesses."""
+    return kinds.KINDS[self.proposer].ranks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ def draw(rows: Sequence[Row], path: str | os.PathLike) -> None:
 def _name(row: Row) -> str:
   return (
     f"{row.topology} {row.strategy} {row.who} B {row.batch}"
-    f" C {row.lookahead} {row.context}"
+    f" {row.drafted} {row.context}"
   )
 
 
@@ -108,7 +108,7 @@ def _trade_off(axes, rows: Sequence[Row]) -> None:
     for row in rows
   ]
   case = lambda row: (
-    row.config, row.who, row.batch, row.lookahead, row.context
+    row.config, row.who, row.batch, row.drafted, row.context
   )  # fmt: skip
   for row, (x, y) in zip(rows, points, strict=True):
     axes.plot(x, y, "o", color="tab:blue", markersize=4)
@@ -121,4 +121,4 @@ def _trade_off(axes, rows: Sequence[Row]) -> None:
       axes.plot(x, y, "o", color="tab:red", markersize=10, fillstyle="none")
   axes.set_xlabel("ms a step, lower bound by traffic and products")
   axes.set_ylabel("MB a chip gives or gets in collectives")
-  axes.set_title("Strategies (circled: none is better in both, of its B and C)")
+  axes.set_title("Strategies (circled: none is better in both, of its B, C, M)")

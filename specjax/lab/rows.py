@@ -30,7 +30,7 @@ class Row:
 
   Attributes:
     config: whose pair it is.
-    topology, strategy, proposer, batch, lookahead, context, live: see
+    topology, strategy, proposer, batch, lookahead, siblings, context, live: see
       `lower.Case`.
     variant: what was chosen of the proposer: EAGLE's kind, how many heads or
       modules, which layers, how many ids; "" where there is nothing to choose.
@@ -64,6 +64,7 @@ class Row:
   proposer: str
   batch: int
   lookahead: int
+  siblings: int = 0
   context: int
   live: int
   fits: bool
@@ -97,6 +98,12 @@ class Row:
   def who(self) -> str:
     """The proposer and what was chosen of it."""
     return f"{self.proposer} {self.variant}".rstrip()
+
+  @property
+  def drafted(self) -> str:
+    """How many drafts, and siblings if there are any."""
+    beside = f" M {self.siblings}" if self.siblings else ""
+    return f"C {self.lookahead}{beside}"
 
   @property
   def resident_bytes(self) -> int:
@@ -133,6 +140,7 @@ def row(pair: lower.Pair, case: lower.Case, config: str = "") -> Row:
     proposer=case.proposer,
     batch=case.batch,
     lookahead=case.lookahead,
+    siblings=case.siblings,
     context=case.context,
     live=case.live,
     usable_bytes=int(chip.usable_bytes),
@@ -235,7 +243,8 @@ def _found(compiled, step: lower.Step, chip: topology.Chip) -> dict[str, Any]:
 def draft_cost(plain: Row, row: Row) -> float:
   """Leviathan et al.'s c: what a draft takes, of a plain step's time.
 
-  Of the bounds: what a step takes beyond a plain one, by its drafts.
+  Of the bounds: what a step takes beyond a plain one, by its drafts. What
+  siblings take is the drafts' too.
 
   Args:
     plain: the same case at lookahead 0.
@@ -248,7 +257,8 @@ def speed_up(plain: Row, row: Row, acceptance: float) -> float:
   """How much faster than plain decoding, were both at their lower bounds.
 
   Leviathan et al. 2023: (1 - a^(C+1)) / ((1 - a)(C c + 1)), if each draft is
-  accepted with probability a whatever came before it; c is `draft_cost`.
+  accepted with probability a whatever came before it; c is `draft_cost`. Of
+  siblings, none takes a draft's place: a says nothing of how often they do.
 
   Args:
     plain, row: see `draft_cost`.

@@ -34,9 +34,12 @@ def table(
   lines += [""] + _reasons(rows)
   curves = _curves(rows, acceptances)
   if curves:
+    unsaid = " (siblings cost, and give nothing)"
     lines += [
       "by the bounds alone: what a draft takes of a plain step (c), and the"
-      " speed-up over lookahead 0, at an acceptance of",
+      " speed-up over lookahead 0, at an acceptance of"
+      + unsaid
+      * any(row.siblings for row in rows),
       *_aligned(curves),
       "",
     ]
@@ -48,20 +51,20 @@ def _caveats() -> list[str]:
 
 
 _HEAD = (
-  "topology", "strategy", "proposer", "B", "C", "context", "live", "fits",
+  "topology", "strategy", "proposer", "B", "C", "M", "context", "live", "fits",
   "args", "temp", "in place", "caches", "traffic", "of ideal", "traffic",
   "flops", "talk", "sampling", "compile",
 )  # fmt: skip
 _UNITS = (
-  "", "", "", "", "", "", "", "", "GB", "MB", "GB", "in place", "GB", "x", "ms",
-  "ms", "n  MB", "n  MB", "s",
+  "", "", "", "", "", "", "", "", "", "GB", "MB", "GB", "in place", "GB", "x",
+  "ms", "ms", "n  MB", "n  MB", "s",
 )  # fmt: skip
 
 
 def _cells(row: Row) -> tuple[str, ...]:
   begin = (
     row.topology, row.strategy, row.who, str(row.batch),
-    str(row.lookahead), str(row.context), str(row.live),
+    str(row.lookahead), str(row.siblings), str(row.context), str(row.live),
   )  # fmt: skip
   if row.refused:
     return (*begin, "refused")
@@ -107,7 +110,7 @@ def _curves(
   found = []
   for row, plain in beside_plain(rows):
     case = (row.topology, row.strategy, row.who, f"B {row.batch}",
-            f"C {row.lookahead}")  # fmt: skip
+            row.drafted)  # fmt: skip
     ups = (f"{speed_up(plain, row, one):.2f}x" for one in acceptances)
     cost = f"{draft_cost(plain, row):.3f}"
     found.append((*case, f"context {row.context}", cost, *ups))
@@ -133,12 +136,13 @@ def beside_plain(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 def against(rows: Sequence[Row], others: Sequence[Row]) -> str:
   """Two configs' rows of the same cases, side by side."""
   names = [some[0].config for some in (rows, others)]
-  head = ("topology", "strategy", "proposer", "B", "C", "context", "args GB",
-          "traffic GB", "bound ms", "collectives MB")  # fmt: skip
+  head = ("topology", "strategy", "proposer", "B", "C", "M", "context",
+          "args GB", "traffic GB", "bound ms", "collectives MB")  # fmt: skip
   lines = [head]
   for one, other in zip(rows, others, strict=True):
     case = (one.topology, one.strategy, one.who, str(one.batch),
-            str(one.lookahead), str(one.context))  # fmt: skip
+            str(one.lookahead), str(one.siblings),
+            str(one.context))  # fmt: skip
     pairs = [
       " | ".join(_figure(row, figure) for row in (one, other))
       for figure in _FIGURES

@@ -54,5 +54,5 @@ class OnHead(Steady):
       kept=self.model.kept(params),
       ready=ready,
       siblings=self.siblings,
-      top_k=functools.partial(largest, self.placement),
+      top_k=functools.partial(largest, self.model.logits_placement),
     )

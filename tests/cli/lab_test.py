@@ -116,6 +116,48 @@ def test_proposers_can_be_compared():
   ]  # fmt: skip
 
 
+def test_siblings_are_of_those_that_rank_and_draft():
+  flags = (PAIR, "--topology=v4:2x2x4")
+  assert parse(*flags).siblings == (0,)
+  asked = parse(
+    *flags, "--proposers=ngram,draft_model", "--lookahead=0,4",
+    "--siblings=0,3",
+  )  # fmt: skip
+  names = ("proposer", "lookahead", "siblings")
+  cases = [tuple(map(case.get, names)) for case in lab._cases(asked)]
+  assert cases == [
+    ("ngram", 0, 0), ("ngram", 4, 0), ("draft_model", 0, 0),
+    ("draft_model", 4, 0), ("draft_model", 4, 3),
+  ]  # fmt: skip
+
+
+def test_siblings_are_the_configs_where_there_can_be_any(tmp_path):
+  config = write_config(
+    tmp_path, proposer="eagle", draft_model="some/head", siblings=3
+  )
+  flags = (config, "--topology=v5e:2x2")
+  assert parse(*flags).siblings == (3,)
+  assert parse(*flags, "--proposers=ngram").siblings == (0,)
+  assert parse(*flags, "--lookahead=0").siblings == (0,)
+
+
+@pytest.mark.parametrize(
+  "flags, says",
+  [
+    (("--siblings=-1",), "'-1' is no whole number from 0 to 1024"),
+    (("--siblings=1025",), "'1025' is no whole number from 0 to 1024"),
+    (("--siblings=4,4",), "is there twice"),
+    (("--siblings=",), "--siblings is empty"),
+    (("--siblings=4", "--lookahead=0"), "nothing with lookahead 0"),
+    (("--siblings=0,4", "--proposers=none"), "proposers=none, which have no"),
+    (("--siblings=4", "--proposers=ngram,none"), "which have no second"),
+  ],
+)
+def test_siblings_that_nobody_makes_are_refused(flags, says):
+  with pytest.raises(command.UsageError, match=says):
+    parse(PAIR, "--topology=v4:2x2x4", *flags)
+
+
 @pytest.mark.parametrize(
   "flags, says",
   [

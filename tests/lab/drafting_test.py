@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import math
 import pathlib
+import re
 
 import pytest
 
@@ -24,7 +25,7 @@ ATTENTION, MLP, NORM = 4 * D * D, 3 * D * 4 * D, D
 LAYER = ATTENTION + MLP + NORM
 
 
-def made(kind, lookahead=4, scan_layers=True, **chosen):
+def made(kind, lookahead=4, scan_layers=True, siblings=0, **chosen):
   """A kind's `Drafting`, and the target; on no mesh."""
   pair = dataclasses.replace(PAIR, **chosen)
   case = lower.Case(
@@ -33,6 +34,7 @@ def made(kind, lookahead=4, scan_layers=True, **chosen):
     proposer=kind,
     batch=1,
     lookahead=lookahead,
+    siblings=siblings,
     context=512,
     live=512,
   )
@@ -139,10 +141,49 @@ def test_nothing_is_drafted_at_lookahead_0(kind):
   assert read(one) == 0 and not borrowed(one, target) and one.trips == 0
 
 
+KINDS = {
+  "draft_model": {}, "eagle": {}, "medusa": {}, "mtp": {},
+  "layer_skip": dict(draft_layers=2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, chosen", KINDS.items())
+def test_siblings_are_read_in_the_same_passes(kind, chosen):
+  """The target's own is wider; the draft's know them from what they drew."""
+  one, _ = made(kind, **chosen)
+  other, _ = made(kind, siblings=3, **chosen)
+  assert one.proposer.siblings == 0 and other.proposer.siblings == 3
+  assert (other.reads, other.walks, other.trips) == (
+    one.reads, one.walks, one.trips
+  )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  "kind, lookahead", [("none", 0), ("ngram", 4), ("eagle", 0)]
+)
+def test_siblings_that_nobody_makes_are_no_case(kind, lookahead):
+  with pytest.raises(ValueError, match="has no second guesses; give 0"):
+    pairs.case(proposer=kind, lookahead=lookahead, siblings=3)
+
+
 @functools.cache
-def of(kind, how="tensor", where="v5e:2x2", lookahead=4, batch=2, **chosen):
+def of(
+  kind,
+  how="tensor",
+  where="v5e:2x2",
+  lookahead=4,
+  siblings=0,
+  batch=2,
+  **chosen,
+):
   pair = dataclasses.replace(PAIR, **chosen)
-  case = pairs.case(where, how, proposer=kind, lookahead=lookahead, batch=batch)
+  case = pairs.case(
+    *(where, how),
+    proposer=kind,
+    lookahead=lookahead,
+    siblings=siblings,
+    batch=batch,
+  )
   return rows.row(pair, case, "small")
 
 
@@ -187,10 +228,26 @@ def test_a_prefixs_step_is_in_place_in_the_targets_cache():
     ("mtp", 4, {}),
     ("mtp", 8, dict(heads=3)),
     ("layer_skip", 4, dict(draft_layers=(0, 3, 5))),
+    ("eagle", 4, dict(eagle=3, vocabulary=1024, siblings=4)),
+    ("medusa", 2, dict(siblings=4)),
+    ("mtp", 4, dict(siblings=4)),
+    ("layer_skip", 2, dict(draft_layers=2, siblings=4)),
   ],
 )
 def test_every_step_is_in_place(kind, caches, chosen):
   check(of(kind, **chosen), caches)
+
+
+@pytest.mark.long
+@needs_compiler
+def test_siblings_are_found_without_sorting_or_gathering_the_vocabulary():
+  case = pairs.case("v5e:2x2", proposer="eagle", siblings=4)
+  text = lower.step(PAIR, case).lowered.compile().as_text()
+  sorted_ = re.findall(r"= \(f32\[([\d,]+)\][^=]* sort\(", text)
+  # C + M + 1 of those at a place and the best before them.
+  assert sorted_ and all(int(dims.split(",")[-1]) < 10 for dims in sorted_)
+  # Nor do chips tell each other their parts of it.
+  assert not re.search(rf"\[[\d,]*\b{V}\]\S* all-(gather|reduce)", text)
 
 
 @pytest.mark.long

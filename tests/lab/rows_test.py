@@ -180,6 +180,39 @@ def test_caches_that_are_split_by_positions_stay_where_they_lie():
 
 @pytest.mark.long
 @needs_compiler
+@pytest.mark.parametrize("how", ["tensor", "tensor+sequence"])
+def test_siblings_that_are_kept_move_within_caches_that_stay(how):
+  row = of("v5e:2x2", how, batch=8, siblings=4)
+  assert row.cache_leaves == row.cache_leaves_aliased == 4
+  for part in ("target_cache", "draft_cache"):
+    assert row.traffic[part] == pytest.approx(row.ideal[part], rel=0.1)
+  assert row.temp_bytes < 0.5 * row.cache_bytes
+
+
+@pytest.mark.long
+@needs_compiler
+def test_siblings_move_within_caches_whose_keys_fill_no_lanes():
+  narrow = dataclasses.replace(
+    pairs.PAIR.target, heads=32, kv_heads=32, head_dim=64
+  )
+  row = of(
+    "v5e:2x2",
+    pair=lower.Pair(target=narrow, draft_layers=2),
+    proposer="layer_skip",
+    siblings=4,
+    batch=4,
+    context=2048,
+    live=2048,
+  )
+  assert row.cache_leaves == row.cache_leaves_aliased == 2
+  assert row.traffic["target_cache"] == pytest.approx(
+    row.ideal["target_cache"], rel=0.1
+  )
+  assert row.temp_bytes < 0.2 * row.cache_bytes
+
+
+@pytest.mark.long
+@needs_compiler
 def test_what_drafts_without_a_model_reads_the_target_alone():
   row = of("v5e:2x2", proposer="ngram")
   assert row.fits and row.cache_leaves == row.cache_leaves_aliased == 2

@@ -99,6 +99,22 @@ def test_the_table_says_what_was_chosen_of_a_proposer():
   assert "  eagle 3, 8000 ids  " in table.table([row])
 
 
+def test_siblings_have_a_column_and_what_they_give_is_not_known():
+  row = dataclasses.replace(DRAFTS, siblings=3, traffic_ms=9.1)
+  head, units, *lines = table.table([PLAIN, DRAFTS, row]).splitlines()
+  place = head.index("  M  ") + 2
+  assert len(head) == len(lines[0])
+  assert [line[place] for line in lines[:3]] == ["0", "0", "3"]
+  text = "\n".join(lines)
+  assert "siblings cost, and give nothing" in text
+  assert "  C 4  " in text and "  C 4 M 3  " in text
+  tokens = sum(0.6**n for n in range(5))
+  assert f"{tokens * 7.0 / 9.1:.2f}x" in text
+  assert "siblings" not in table.table([PLAIN, DRAFTS])
+  _, head, line, *_ = table.against([row], [row]).splitlines()
+  assert line[head.index("  M  ") + 2] == "3"
+
+
 def test_two_configs_stand_side_by_side():
   other = dataclasses.replace(PLAIN, config="two", traffic_ms=9.0)
   text = table.against([PLAIN, FULL], [other, REFUSED])
@@ -122,6 +138,7 @@ def test_files_hold_the_rows(tmp_path, versions):
   files.write_csv(tmp_path / "a.csv", rows)
   with open(tmp_path / "a.csv", newline="") as file:
     first, second = csv.DictReader(file)
+  assert first["lookahead"] == first["siblings"] == "0"
   assert first["traffic.draft_cache"] == "1000000000"
   assert first["collectives.all-reduce.count"] == "160"
   assert second["short_bytes"] == "5000000000"

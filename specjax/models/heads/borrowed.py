@@ -137,11 +137,14 @@ class HeadModel(Borrower):
     return self.config.features
 
   @property
+  def logits_placement(self) -> Placement | None:
+    """Whose rules say how logits are split; see `_product`."""
+    return self.placement if self.is_reduced else self.ends.placement
+
+  @property
   def logits_sharding(self) -> NamedSharding:
-    """Of logits [B, Vd], on a mesh; see `_product`."""
-    if self.is_reduced:
-      return self.placement.sharding((axes.ROWS, None))
-    return self.ends.placement.sharding((axes.ROWS, axes.VOCAB))
+    """Of logits [B, Vd], on a mesh."""
+    return self.logits_placement.sharding((axes.ROWS, axes.VOCAB))
 
   def init_cache(self, rows: int, capacity: int) -> KVCache:
     """An empty cache of its layer (Medusa has none); see `KVCache.zeros`."""
