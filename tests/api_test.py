@@ -125,16 +125,19 @@ def test_rule_26_vocabularies_padded_to_different_sizes_work(engine):
 
 
 def test_siblings_change_no_answer_and_shorten_it(engine, target, draft):
-  """Of two models with one tokenizer, the draft's vocabulary padded."""
+  """Of two models with one tokenizer, the draft's vocabulary padded.
+
+  With every id beside every draft, whatever the target says was guessed.
+  """
   made = specjax.Engine(
     target,
     proposer="draft_model",
     draft=draft,
     lookahead=3,
-    siblings=8,
+    siblings=3 * VOCAB,
     **SETTINGS,
   )
-  assert made.loop.proposer.siblings == 8
+  assert made.loop.proposer.siblings == 3 * VOCAB
   rows = [
     one.generate(PROMPTS, max_new_tokens=12, logprobs=0)
     for one in (engine, made)
@@ -142,8 +145,7 @@ def test_siblings_change_no_answer_and_shorten_it(engine, target, draft):
   for plain, more in zip(*rows, strict=True):
     assert more.token_ids == plain.token_ids
     np.testing.assert_allclose(more.logprobs, plain.logprobs, atol=1e-5)
-  steps = [sum(row.steps for row in some) for some in rows]
-  assert steps[1] < steps[0]
+  assert all(row.steps <= 12 / 2 for row in rows[1])
 
 
 @pytest.mark.parametrize(

@@ -158,9 +158,10 @@ def rows():
   ]
 
 
-def check_rows(made: Engine):
+def check_rows(made: Engine, least=20):
   """RULES 11, 16, 25, 27: greedy rows are plain decoding's, each row is the
-  same alone, none runs past the context, and no other compiles anything.
+  same alone, none runs past the context, and no other compiles anything; more
+  than `least` tokens are drafted.
   """
   every = rows()
   plain = [dataclasses.replace(row, lookahead=0) for row in every]
@@ -178,7 +179,7 @@ def check_rows(made: Engine):
     assert len(got.token_ids) == min(row.max_new_tokens, CAPACITY - size)
     if not row.sampling.temperature:
       assert got.token_ids == plainly[row.id].token_ids
-  assert sum(row.drafted for row in done.values()) > 20
+  assert sum(row.drafted for row in done.values()) > least
 
 
 def check_laws(made: Engine, propose):

@@ -64,7 +64,8 @@ def engine(kind):
 @pytest.mark.parametrize("kind", LONG("eagle3", "medusa", "mtp", "subset"))
 def test_rules_11_16_25_27_rows_are_as_they_are_alone_and_plainly(kind):
   made, _ = engine(kind)
-  decoder_laws.check_rows(made)
+  # Rows that say more in a step have fewer of them to draft in.
+  decoder_laws.check_rows(made, least=14)
 
 
 @pytest.mark.parametrize("kind", LONG("eagle3", "subset")[:-1])
