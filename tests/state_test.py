@@ -15,7 +15,7 @@ from specjax.models.base import Output
 from specjax.penalties import Penalties
 from specjax.proposers.base import Proposal
 from specjax.proposers.none import NoProposer
-from specjax.sampling import RowSettings, usable
+from specjax.sampling import RowSettings
 from specjax.state import State
 from specjax.types import Array, Block, struct
 from specjax.verifiers.base import Verdict
@@ -59,26 +59,26 @@ def state(**changes) -> State:
 @functools.cache
 def _commit():
   return jax.jit(
-    lambda old, verdict, proposal, out: old.commit(
-      Judged(verdict=verdict, at=None, usable=usable(out.logits)),
-      *(proposal, out, (), NoProposer(), SCORES),
+    lambda old, judged, proposal, out: old.commit(
+      judged, proposal, out, (), NoProposer(), SCORES
     )
   )
 
 
 def commit(old, tokens, count, *, bad=(), features=None):
   """Commits what a step drew; `bad` are (row, place) of broken logits."""
-  logits = np.zeros((ROWS, WIDTH, VOCAB), np.float32)
+  usable = np.ones((ROWS, WIDTH), bool)
   for row, place in bad:
-    logits[row, place, 2] = np.nan
+    usable[row, place] = False
+  verdict = Verdict(tokens=jnp.asarray(tokens, jnp.int32), count=ints(*count))
   return _commit()(
     old,
-    Verdict(tokens=jnp.asarray(tokens, jnp.int32), count=ints(*count)),
+    Judged(verdict=verdict, at=None, usable=jnp.asarray(usable)),
     Proposal(
       tokens=jnp.zeros((ROWS, WIDTH - 1), jnp.int32), q=None,
       count=ints(*[WIDTH - 1] * ROWS),
     ),
-    Output(logits=jnp.asarray(logits), cache=old.cache, features=features),
+    Output(logits=None, cache=old.cache, features=features),
   )  # fmt: skip
 
 
@@ -229,12 +229,20 @@ class Recorder:
       length=state.length + block.count,
     )
 
+  oracle = table_model.Scripted(lookahead=LOOKAHEAD, vocab_size=VOCAB)
+
   def draft(self, params, state, ctx):
-    oracle = table_model.Scripted(lookahead=self.lookahead, vocab_size=VOCAB)
-    return oracle.draft(params, state, ctx)
+    return self.oracle.draft(params, state, ctx)
 
   def promising(self, history, length):
     return jnp.ones(length.shape, bool)
+
+
+class WithSiblings(Recorder):
+  """One that is wrong at times, and right beside."""
+
+  oracle = table_model.Turning(lookahead=LOOKAHEAD, vocab_size=VOCAB)
+  siblings = 2
 
 
 def check_record(record, row, tokens):
@@ -253,15 +261,18 @@ def check_record(record, row, tokens):
   return size
 
 
-@pytest.mark.parametrize("whole", (False, True))
-def test_features_are_of_the_state_that_predicted_each_token(whole):
+@pytest.mark.parametrize(
+  "whole, recorder",
+  ((False, Recorder()), (True, Recorder()), (False, WithSiblings())),
+)
+def test_features_are_of_the_state_that_predicted_each_token(whole, recorder):
   """Through prefill chunks of every kind, steps and refill; all tokens of a
   row come, once and in order, and those of others never.
   """
   engine = engines.build(
     table_model.TableModel(VOCAB),
     PARAMS,
-    Recorder(),
+    recorder,
     PARAMS,
     whole_batch_prefill=whole,
   )
