@@ -6,12 +6,14 @@ Rollback is free: a pass writes keys and values at `length + t` and leaves
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from specjax.models import cpu_kernel
 from specjax.types import Array, struct
 
 # Attention walks the cache in blocks of this many positions, so that its cost
@@ -19,6 +21,7 @@ from specjax.types import Array, struct
 BLOCK = 128
 _UNROLLED = 64  # rows of one device
 _LANES = 128  # of a TPU's registers
+_FEW = 2**18  # numbers that one thread packs
 
 
 def storage_dtype(dtype, platform: str | None = None) -> jnp.dtype:
@@ -45,6 +48,25 @@ def pack(values: Array, dtype) -> Array:
   if dtype == jnp.uint16:
     return lax.bitcast_convert_type(values.astype(jnp.bfloat16), jnp.uint16)
   return values.astype(dtype)
+
+
+def _stored(k: Array, v: Array, dtype) -> tuple[Array, Array]:
+  """A block [B, T, K, H] as `KVCache.write` keeps it: [B, K, T, H]."""
+
+  def plain(k, v):
+    good = jnp.all(jnp.isfinite(v), axis=-1, keepdims=True)
+    k = jnp.where(good, k, jnp.array(jnp.nan, k.dtype))
+    v = jnp.where(good, v, jnp.zeros((), v.dtype))
+    return tuple(pack(x.swapaxes(1, 2), dtype) for x in (k, v))
+
+  # A single token XLA writes where it is made.
+  suits = k.shape[1] > 1 and 0 < k.size <= _FEW and k.dtype == v.dtype
+  suits &= storage_dtype(k.dtype, "cpu") == dtype
+  kernel = cpu_kernel.find() if suits else None
+  if kernel is None:
+    return plain(k, v)
+  special = functools.partial(cpu_kernel.pack, kernel, dtype)
+  return lax.platform_dependent(k, v, cpu=special, default=plain)
 
 
 def unpack(stored: Array) -> Array:
@@ -213,12 +235,9 @@ class KVCache:
       v: [B, T, K, H] values.
       part: whether these are some of the positions only; see `write_part`.
     """
-    good = jnp.all(jnp.isfinite(v), axis=-1, keepdims=True)
-    k = jnp.where(good, k, jnp.array(jnp.nan, k.dtype))
-    v = jnp.where(good, v, jnp.zeros((), v.dtype))
+    k, v = _stored(k, v, self.k.dtype)
 
     def put(stack, block):
-      block = pack(block.swapaxes(1, 2), stack.dtype)  # B K T H
       if part:
         return write_part(stack, block, self.length, jnp.int32(layer))
       return lax.platform_dependent(

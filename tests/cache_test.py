@@ -317,3 +317,28 @@ def test_of_an_encoder_decoder_the_outputs_entries_move_and_no_source_does():
   )
   same(moved, dataclasses.replace(cache, own=own))
   assert (moved.own.k != cache.own.k).any()
+
+
+@pytest.mark.parametrize("dtype", (jnp.float32, jnp.bfloat16))
+@pytest.mark.parametrize("width", (1, 2, 7))
+def test_a_value_that_is_not_finite_is_zeros_under_a_key_of_nan(width, dtype):
+  """By the CPU's own kernel as by XLA; other positions keep every bit."""
+  draws = np.random.default_rng(0)
+  draw = lambda: draws.normal(size=(ROWS, width, HEADS, SIZE))
+  k, v = (jnp.asarray(draw(), dtype) for _ in range(2))
+  bad = np.zeros((ROWS, width, HEADS), bool)
+  for n, value in enumerate((np.nan, np.inf, -np.inf)):
+    here = (n, n % width, n % HEADS)
+    bad[here] = True
+    v = v.at[(*here, n)].set(value)
+  cache = KVCache.zeros(
+    layers=LAYERS, rows=ROWS, heads=HEADS, capacity=BLOCK, head_dim=SIZE,
+    dtype=dtype,
+  ).at(lengths(3, 0, 9))  # fmt: skip
+  written = jax.jit(lambda *args: cache.write(1, *args))(k, v)
+  want_k = np.where(bad[..., None], np.nan, np.asarray(k, np.float32))
+  want_v = np.where(bad[..., None], 0, np.asarray(v, np.float32))
+  for row, at in enumerate((3, 0, 9)):
+    for stack, want in ((written.k, want_k), (written.v, want_v)):
+      got = cache_lib.unpack(stack)[1, row, :, at : at + width]
+      np.testing.assert_array_equal(got, want[row].swapaxes(0, 1))

@@ -23,7 +23,7 @@ LOWER = {
   # Beyond DESIGN.md: whether a picture can be drawn, asked by three commands.
   "pictures": (),
   "sharding": ("types",),
-  "cache": ("types",),
+  "cache": ("types", "models.cpu_kernel"),
   # Beyond DESIGN.md: the CPU's own kernels, which lie with the models, most of
   # whose work they do; one reads a vocabulary for sampling.
   "models.cpu_kernel": ("types", "user_cache"),

@@ -37,7 +37,7 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 _KERNELS = (
   *(
     f"{kernel}_{dtype}"
-    for kernel in ("product", "gated", "attention", "norm")
+    for kernel in ("product", "gated", "attention", "norm", "pack")
     for dtype in ("float32", "bfloat16")
   ),
   *("largest_float32", "lookup", "noise"),
@@ -142,6 +142,23 @@ def norm(
   target = f"{name}_norm_{x.dtype.name}"
   call = jax.ffi.ffi_call(target, out, vmap_method="sequential")
   return call(x, weight, eps=np.float32(eps), plus_one=np.int32(plus_one))
+
+
+def pack(name: str, dtype, k: Array, v: Array) -> tuple[Array, Array]:
+  """Keys and values [B, T, K, H] as a cache stores them: [B, K, T, H].
+
+  See `KVCache.write`, which does it where there is no kernel.
+
+  Args:
+    name: what `find` returned.
+    dtype: of the storage, as large as theirs.
+    k, v: float32 or bfloat16.
+  """
+  rows, width, heads, size = k.shape
+  out = jax.ShapeDtypeStruct((rows, heads, width, size), dtype)
+  target = f"{name}_pack_{k.dtype.name}"
+  call = jax.ffi.ffi_call(target, (out, out), vmap_method="sequential")
+  return tuple(call(k, v))
 
 
 def noise(name: str, keys: Array, size: int) -> Array:

@@ -1,6 +1,6 @@
-// What XLA calls: products, those of a gated MLP, attention and norms, in
-// float32 and bfloat16 (as its bits); the largest of rows and noise, in float32;
-// rows of a table.
+// What XLA calls: products, those of a gated MLP, attention, what it keeps and
+// norms, in float32 and bfloat16 (as its bits); the largest of rows and noise, in
+// float32; rows of a table.
 
 #include "attention.h"
 #include "gated.h"
@@ -8,6 +8,7 @@
 #include "lookup.h"
 #include "noise.h"
 #include "norm.h"
+#include "pack.h"
 #include "product.h"
 
 namespace ffi = xla::ffi;
@@ -55,12 +56,22 @@ namespace ffi = xla::ffi;
                                     .Attr<float>("eps")             \
                                     .Attr<int32_t>("plus_one"))
 
+#define SPECJAX_PACK(name, type)                                        \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, specjax::Pack<type>,              \
+                                ffi::Ffi::Bind()                        \
+                                    .Arg<ffi::AnyBuffer>() /* keys */   \
+                                    .Arg<ffi::AnyBuffer>() /* values */ \
+                                    .Ret<ffi::AnyBuffer>()              \
+                                    .Ret<ffi::AnyBuffer>())
+
 SPECJAX_PRODUCT(specjax_product_float32, float);
 SPECJAX_PRODUCT(specjax_product_bfloat16, uint16_t);
 SPECJAX_GATED(specjax_gated_float32, float);
 SPECJAX_GATED(specjax_gated_bfloat16, uint16_t);
 SPECJAX_ATTENTION(specjax_attention_float32, float);
 SPECJAX_ATTENTION(specjax_attention_bfloat16, uint16_t);
+SPECJAX_PACK(specjax_pack_float32, float);
+SPECJAX_PACK(specjax_pack_bfloat16, uint16_t);
 SPECJAX_NORM(specjax_norm_float32, float);
 SPECJAX_NORM(specjax_norm_bfloat16, uint16_t);
 
