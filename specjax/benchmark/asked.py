@@ -60,11 +60,16 @@ def parse(text: str) -> Asked:
   """
   head, at, counts = text.rpartition("@")
   lookahead, siblings = None, 0
-  found = re.fullmatch(r"(\d+)(?:\+(\d+))?", counts, re.ASCII)
+  found = re.fullmatch(r"(\d+)(?:\+(-?\d+))?", counts, re.ASCII)
   if at and found:
     lookahead, siblings = int(found[1]), int(found[2] or 0)
     if lookahead < 1:
       raise ValueError(f"{text!r} drafts nothing; give a number above 0")
+    if found[2] and not 1 <= siblings <= kinds.MOST_SIBLINGS:
+      raise ValueError(
+        f"{text!r}: give 1 to {kinds.MOST_SIBLINGS} siblings after the plus, or"
+        " leave it out"
+      )
   else:
     head = text
   kind, colon, what = head.partition(":")

@@ -20,7 +20,7 @@ _INT32 = 2**31 - 1
 # the engine and the proposers, which say so only after jax has started.
 _RANGES = {
   "lookahead": (1, _INT32),
-  "siblings": (0, 1024),
+  "siblings": (0, kinds.MOST_SIBLINGS),
   "ngram_min": (1, 64),
   "ngram_max": (1, 64),
   "temperature": (0, 1e30),

@@ -6,7 +6,6 @@ from specjax.cli import command, table
 from specjax.proposers import kinds
 
 _MOST = 2**20
-_SIBLINGS = 1024  # as `cli.checks` has it
 
 
 def numbers(
@@ -60,7 +59,7 @@ def siblings(
   makes = ranks and any(lookahead)
   if text is None and not makes:
     return (0,)
-  found = numbers("siblings", text, default, least=0, most=_SIBLINGS)
+  found = numbers("siblings", text, default, least=0, most=kinds.MOST_SIBLINGS)
   if any(found) and not makes:
     why = (
       f"--proposers={','.join(proposers)}, which have no second guesses"

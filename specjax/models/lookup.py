@@ -24,7 +24,7 @@ def lookup(table: Array, ids: Array) -> Array:
   kernel = cpu_kernel.find() if table.size else None
   if kernel is None:
     return _take(*lax.optimization_barrier((table, ids)))
-  return _special(kernel, table, ids)
+  return _special(kernel, table, ids.astype(jnp.int32))
 
 
 def _take(table, ids):

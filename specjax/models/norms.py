@@ -39,7 +39,7 @@ class RMSNorm(nnx.Module):
 
   def __call__(self, x: Array) -> Array:
     """Runs it; see the class."""
-    rows, weight = x.reshape(-1, x.shape[-1]), self.weight[...]
+    weight = self.weight[...]
     how = (self.eps, self.plus_one)
     plain = functools.partial(_rms_norm, *how)
     suits = 0 < x.size <= _FEW and x.dtype == weight.dtype and weight.ndim == 1
@@ -48,6 +48,7 @@ class RMSNorm(nnx.Module):
       return plain(x, weight)
     own = functools.partial(cpu_kernel.norm, kernel, *how)
     special = with_gradient_of(plain, own)
+    rows = x.reshape(-1, x.shape[-1])
     out = lax.platform_dependent(rows, weight, cpu=special, default=plain)
     return out.reshape(x.shape)
 

@@ -83,6 +83,9 @@ def test_it_has_slopes_and_runs_in_loops_and_maps():
 
   for ours, theirs in zip(total(run), total(plain), strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+  again = lambda run: jax.grad(lambda x: jnp.sum(jax.grad(
+    lambda x: jnp.sum(run(weight, x) ** 3))(x) ** 2))(x)  # fmt: skip
+  np.testing.assert_allclose(again(run), again(plain), rtol=1e-3, atol=1e-2)
   each = jax.vmap(run, in_axes=(None, 0))(weight, x)
   looped = lax.map(lambda row: run(weight, row), x)
   np.testing.assert_array_equal(each, run(weight, x))
