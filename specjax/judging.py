@@ -51,10 +51,11 @@ def judge_with(
     law = jax.vmap(verifier.law)(by_vocab(p), proposal.whole(p.shape[-1]))
     return jax.vmap(verifier.draw)(law, _noise(ctx, p.shape))
 
-  def warmed(logits, proposal, ctx):
+  def warmed(logits, top, proposal, ctx):
     """The verdict on the drafts alone, where rows draw from the law as is."""
-    logits = logits[:, : proposal.tokens.shape[1] + 1]
-    p = sampling.warmed(logits, ctx.sampling.temperature)  # B C+1 V
+    width = proposal.tokens.shape[1] + 1
+    logits, top = logits[:, :width], top[:, :width]
+    p = sampling.warmed(logits, ctx.sampling.temperature, top)  # B C+1 V
     return draw(p, proposal, ctx)
 
   def chain(logits, proposal, ctx):
@@ -77,7 +78,8 @@ def judge_with(
     return sampling.race(law, noise)
 
   def judge(logits, proposal, ctx):
-    best, usable = sampling.largest(logits)
+    best, top = sampling.largest(logits)
+    usable = jnp.isfinite(top)
     width = proposal.tokens.shape[1] + 1
     # Apart is what needs no logits but those that the target wrote: a branch
     # that hands them on copies them.
@@ -88,7 +90,7 @@ def judge_with(
       jnp.where(plainly, 0, jnp.where(warm, 1, 2)),
       (
         lambda: choose(best[:, :width], proposal),
-        lambda: warmed(logits, proposal, ctx),
+        lambda: warmed(logits, top, proposal, ctx),
         lambda: chain(logits, proposal, ctx),
       ),
     )

@@ -88,18 +88,24 @@ def probs(logits: Array, settings: RowSettings) -> Array:
   return lax.cond(jnp.all(is_greedy), one_hot, sampled, logits)
 
 
-def warmed(logits: Array, temperature: Array) -> Array:
+def warmed(
+  logits: Array, temperature: Array, top: Array | None = None
+) -> Array:
   """`probs` of rows that all sample, without filters.
 
   Args:
     logits: float32 [B, T, V].
     temperature: float32 [B], above 0.
+    top: float32 [B, T], the largest of each position, where that is known.
   """
   # Bounded, because -inf / inf is NaN; at such heat all is uniform anyway.
   temperature = jnp.minimum(temperature, _HOTTEST)[:, None, None]
-  # Subtracting the top first keeps tiny temperatures from overflowing.
-  top = jnp.max(logits, axis=-1, keepdims=True)
-  return jax.nn.softmax((logits - top) / temperature, axis=-1)
+  if top is None:
+    top = tops(logits)
+  # Subtracting it first keeps tiny temperatures from overflowing, and spares a
+  # softmax's own search for it.
+  p = jnp.exp((logits - top[..., None]) / temperature)
+  return p / jnp.sum(p, axis=-1, keepdims=True)
 
 
 def is_plain(settings: RowSettings) -> Array:
@@ -150,33 +156,28 @@ def _argmax_by_blocks(x):
 
 
 def largest(logits: Array) -> tuple[Array, Array]:
-  """`argmax` and `usable` of float32 [..., V], read once where that is known.
-
-  Returns:
-    int32 [...] and bool [...].
-  """
+  """`argmax` and `tops` of float32 [..., V], read once where that is known."""
   logits = lax.stop_gradient(logits)
   both = lambda x: (argmax(x), _top(x))
-  if kernel := _kernel_for(logits):
-    special = functools.partial(cpu_kernel.largest, kernel)
-    best, top = lax.platform_dependent(logits, cpu=special, default=both)
-  else:
-    best, top = both(logits)
-  return best, jnp.isfinite(top)
+  kernel = _kernel_for(logits)
+  if kernel is None:
+    return both(logits)
+  special = functools.partial(cpu_kernel.largest, kernel)
+  return lax.platform_dependent(logits, cpu=special, default=both)
+
+
+def tops(logits: Array) -> Array:
+  """The largest of each position, float32 [...] of [..., V].
+
+  Not finite where a position has no distribution: where any logit is NaN or
+  +inf, or all are -inf.
+  """
+  return largest(logits)[1]
 
 
 def usable(logits: Array) -> Array:
-  """Whether each position has a distribution: bool [B, T] of [B, T, V].
-
-  False where any logit is NaN or +inf, or all are -inf.
-  """
-  logits = lax.stop_gradient(logits)
-  kernel = _kernel_for(logits)
-  if kernel is None:
-    return jnp.isfinite(_top(logits))
-  special = lambda x: cpu_kernel.largest(kernel, x)[1]
-  top = lax.platform_dependent(logits, cpu=special, default=_top)
-  return jnp.isfinite(top)
+  """Whether each position has a distribution: bool [B, T] of [B, T, V]."""
+  return jnp.isfinite(tops(logits))
 
 
 def _top(x):
