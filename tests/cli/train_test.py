@@ -306,12 +306,14 @@ CONFIGS = sorted((ROOT / "configs").glob("train_*.py"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_the_command_of_a_configs_header_is_accepted(path, monkeypatch):
+def test_the_commands_of_a_configs_header_are_accepted(path, monkeypatch):
   monkeypatch.chdir(path.parents[1])
   header = path.read_text().split('"""')[1].replace("\\\\\n", " ")
   lines = [line.removeprefix("Command:") for line in header.splitlines()]
   commands = [shlex.split(one) for one in lines if "specjax-train --" in one]
-  (words,) = [one for one in commands if one[0] == "specjax-train"]
-  settings = train_settings.parse(words)
-  assert train_settings.losses_of(settings)
-  assert f"--output={settings.output}" in words
+  commands = [one for one in commands if one[0] == "specjax-train"]
+  assert commands
+  for words in commands:
+    settings = train_settings.parse(words)
+    assert train_settings.losses_of(settings)
+    assert f"--output={settings.output}" in words
