@@ -99,7 +99,8 @@ class Engine:
       lookahead: C, drafts per step; 4 unless given.
       siblings: M, second guesses: likely tokens beside the drafts that the
         target reads in the same pass, so that a step gives two tokens where one
-        of them takes a rejected draft's place. The output is the same.
+        of them takes a rejected draft's place; more of them in rows that draft
+        fewer than C. The output is the same.
       verifier: "token" (accept token by token) or "block" (keeps at least as
         many when sampling); both are exact.
       slots: B, requests that run at once.

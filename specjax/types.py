@@ -7,6 +7,7 @@ One letter per dimension, used in every einsum, annotation and docstring:
   C  drafted candidates      F  MLP width          G  query heads per key head
   S  cache capacity          V  vocabulary         H  head size
   E  end-of-sequence ids     W  width of a committed block (C + 1)
+  M  siblings (second guesses)
 """
 
 import dataclasses
