@@ -98,7 +98,8 @@ def make(
     target: whom it drafts for.
     draft: from `draft_of`.
     lookahead: C; by default 4, or as many as there are Medusa heads.
-    siblings: M, second guesses that the target reads beside the drafts.
+    siblings: M, second guesses that the target reads beside the drafts; 0 for
+      none.
     ngram: fields of `Ngram` beside.
     layers: of layer_skip: how many of the first, or which.
 
@@ -129,8 +130,8 @@ def make(
       f"siblings is {siblings}, but proposer {kind!r} has no second guesses; "
       "leave it out or choose a proposer that asks a model"
     )
-  if siblings < 0:
-    raise ValueError(f"siblings is {siblings}; give 0 or more")
+  if not 0 <= siblings <= kinds.MOST_SIBLINGS:
+    raise ValueError(f"siblings is {siblings}; give 0 to {kinds.MOST_SIBLINGS}")
   if kind == "none":
     if lookahead is not None:
       raise ValueError(

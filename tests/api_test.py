@@ -170,7 +170,7 @@ def test_siblings_change_no_answer_and_shorten_it(engine, target, draft):
     (dict(proposer="ngram", siblings=1), "proposer 'ngram' has no second"),
     (
       dict(proposer="draft_model", draft=True, siblings=-1),
-      "siblings is -1; give 0 or more",
+      "siblings is -1; give 0 to 1024",
     ),
     (dict(proposer=Ngram(lookahead=2), siblings=1), "lookahead, siblings"),
     (dict(proposer=Ngram(lookahead=2), draft=True), "takes no draft"),

@@ -100,13 +100,14 @@ def build(
   Raises:
     ValueError: names the line of a row that cannot be measured, and why.
   """
+  runs = plan.every_run()
   defaults = requests.Defaults(
     chat=plan.chat,
     settings={
       "temperature": plan.temperature,
       "max_new_tokens": plan.max_new_tokens,
     },
-    lookahead=max(plan.widest - 1, *plan.lookahead),
+    lookahead=max(*(one.lookahead or 0 for one in runs), *plan.lookahead),
   )
   built = []
   for row in rows:

