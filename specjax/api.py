@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from specjax import making
-from specjax.engine import loop, memory, placing
+from specjax.engine import filling, loop, memory, placing
 from specjax.engine import sizes as engine_sizes
 from specjax.engine.request import (
   Chunk,
@@ -74,6 +74,7 @@ class Engine:
     proposer: str | Proposer = "none",
     draft: Pretrained | Head | None = None,
     draft_layers: int | Sequence[int] | None = None,
+    draft_weights: str | None = None,
     lookahead: int | None = None,
     siblings: int = 0,
     verifier: str = "token",
@@ -96,6 +97,9 @@ class Engine:
         the target's own modules unless given.
       draft_layers: the target's layers that "layer_skip" drafts with: how many
         of the first, or which.
+      draft_weights: "int8": what the draft multiplies with is rounded to whole
+        numbers of eight bits, one scale a row. It guesses about as well, from
+        half the bytes of bfloat16. As they are unless given.
       lookahead: C, drafts per step; 4 unless given.
       siblings: M, second guesses: likely tokens beside the drafts that the
         target reads in the same pass, so that a step gives two tokens where one
@@ -132,13 +136,14 @@ class Engine:
         f"verifier is {verifier!r}; give one of {', '.join(VERIFIERS)}"
       )
     draft = making.draft_of(proposer, target, draft)
+    making.check_weights(proposer, target, draft_weights)
     limit = target.model.config.max_position
     # A head's own says how far it was trained: beyond, it only guesses worse.
     if proposer == "draft_model":
       limit = min(limit, draft.model.config.max_position)
     if capacity is None:
       capacity = min(limit, DEFAULT_CAPACITY)
-    widths = tuple(options.get("prefill_widths", loop.PREFILL_WIDTHS))
+    widths = tuple(options.get("prefill_widths", filling.chunks()))
     engine_sizes.check(slots=slots, capacity=capacity, prefill_widths=widths)
     if capacity > limit:
       raise ValueError(
@@ -158,7 +163,9 @@ class Engine:
         is_head = isinstance(draft, Head)
         other = draft.of(one) if is_head else draft.retyped(dtype)
       # A target that drafts for itself has its weights once.
-      shapes = other.model.shapes if other and draft is not target else ()
+      shapes = ()
+      if other is not None and draft is not target:
+        shapes = making.shapes_of(other, draft_weights)
       return memory.estimate(
         one.model,
         making.make(
@@ -191,7 +198,7 @@ class Engine:
       target.model,
       target.params,
       made,
-      draft.params if draft is not None else (),
+      making.params_of(draft, draft_weights) if draft is not None else (),
       verifier=VERIFIERS[verifier],
       slots=slots,
       capacity=capacity,

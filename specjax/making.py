@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+import jax
+
 from specjax.heads import Head, load_draft
+from specjax.models.int8 import quantised
 from specjax.pretrained import Pretrained
 from specjax.proposers import kinds
 from specjax.proposers.base import Proposer
@@ -13,6 +16,7 @@ from specjax.proposers.medusa import Medusa
 from specjax.proposers.mtp import Mtp
 from specjax.proposers.ngram import Ngram
 from specjax.proposers.none import NoProposer
+from specjax.types import Params
 
 PROPOSERS = tuple(kinds.KINDS)
 DEFAULT_LOOKAHEAD = 4
@@ -168,6 +172,47 @@ def make(
       siblings=siblings,
     )
   return _HEADS[kind](model=draft.model, lookahead=lookahead, siblings=siblings)
+
+
+def check_weights(
+  kind: str | Proposer, target: Pretrained, weights: str | None
+) -> None:
+  """Refuses weights that a draft cannot have.
+
+  Raises:
+    ValueError: names the value and the fix.
+  """
+  if weights is None:
+    return
+  if weights not in kinds.WEIGHTS:
+    raise ValueError(
+      f"draft_weights is {weights!r}; give {', '.join(kinds.WEIGHTS)}, or leave"
+      " it out for weights as they are"
+    )
+  if not isinstance(kind, str) or not kinds.KINDS[kind].reads:
+    raise ValueError(
+      f"draft_weights is {weights!r}, but proposer {kind!r} has no weights of"
+      " its own; leave it out"
+    )
+  if target.model.placement is not None:
+    raise ValueError(
+      f"draft_weights {weights!r} are for one device; leave it out with a mesh"
+    )
+
+
+def shapes_of(draft: Draft, weights: str | None):
+  """Shapes of what `params_of` gives; nothing is read."""
+  if weights is None:
+    return draft.model.shapes
+  one = lambda params: quantised(draft.model.paths, params)
+  return jax.eval_shape(one, tuple(draft.model.shapes))
+
+
+def params_of(draft: Draft, weights: str | None) -> Params:
+  """A draft's parameters, as they are or rounded to one of `kinds.WEIGHTS`."""
+  if weights is None:
+    return draft.params
+  return quantised(draft.model.paths, draft.params)
 
 
 def _numbers(layers: int | Sequence[int]) -> tuple[int, ...]:

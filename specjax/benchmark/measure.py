@@ -80,7 +80,7 @@ def measure(
   rounds.warm_up([*ours, *(way for group in groups for way in group)], built)
   peers = [_fastest(group, built, say) for group in groups]
   entries = [
-    *(_entry(run, drafts.get(run.name)) for run in ours),
+    *(_entry(run, drafts.get(run.name), plan.draft_weights) for run in ours),
     *(_peer_entry(peer) for peer in peers),
   ]
   reader = bandwidth.Meter(target.model.dtype, size=bandwidth_bytes)
@@ -158,6 +158,7 @@ def _runs(plan, target, target_s, built, say):
         loaded[key] = runs.load_draft(*key, target)
       draft, draft_s = loaded[key]
       drafts[one.name] = draft
+      options["draft_weights"] = plan.draft_weights
     say(f"compiling {one.name} …")
     if one.kind == "ngram":
       options |= {"ngram_min": plan.ngram_min, "ngram_max": plan.ngram_max}
@@ -255,7 +256,7 @@ def _fastest(
   return group[best]
 
 
-def _entry(run: runs.Run, draft) -> record.Entry:
+def _entry(run: runs.Run, draft, weights: str | None) -> record.Entry:
   settings: dict[str, Any] = {}
   proposer = run.engine.loop.proposer
   if run.kind == "ngram":
@@ -264,6 +265,8 @@ def _entry(run: runs.Run, draft) -> record.Entry:
     settings = {"draft_layers": list(proposer.layers)}
   if draft is not None:
     settings = {"draft_model": draft.name}
+    if weights is not None:
+      settings["draft_weights"] = weights
   if siblings_of(proposer):
     settings["siblings"] = siblings_of(proposer)
   return record.Entry(

@@ -23,6 +23,7 @@ class Plan:
     chat: whether prompts are put through the chat template.
     runs: as `asked.parse` takes them.
     lookahead: C of each speculating run that names none, one run for each.
+    draft_weights: of all runs that read a draft; see `api.Engine`.
     ngram_min, ngram_max, verifier, seed: of our engines; None is their own.
     dtype: float32 or bfloat16.
     temperature: 0 is greedy.
@@ -41,6 +42,7 @@ class Plan:
   chat: bool = False
   runs: tuple[str, ...] = ("plain",)
   lookahead: tuple[int, ...] = (4,)
+  draft_weights: str | None = None
   ngram_min: int | None = None
   ngram_max: int | None = None
   verifier: str | None = None

@@ -89,6 +89,7 @@ def _measure(s: benchmark_settings.Settings, rows, write) -> dict[str, Any]:
     chat=s.chat,
     runs=s.runs,
     lookahead=s.lookahead,
+    draft_weights=s.draft_weights,
     ngram_min=s.ngram_min,
     ngram_max=s.ngram_max,
     verifier=s.verifier,

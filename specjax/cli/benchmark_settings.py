@@ -57,6 +57,7 @@ class Settings:
     "tokens drafted a step, at most, by runs that do not say; several with"
     " commas between are a run each",
   )
+  draft_weights: str | None = _as_generate("draft_weights")
   ngram_min: int = _as_generate("ngram_min")
   ngram_max: int = _as_generate("ngram_max")
   verifier: str = _as_generate("verifier")
@@ -272,6 +273,8 @@ def _idle(s: Settings) -> dict[str, str]:
       )
     if not asked.folderless(runs) and "transformers" not in s.peer:
       idle["draft_model"] = "without a run that drafts with it"
+    if not any(run.reads for run in runs):
+      idle["draft_weights"] = "without a run that has weights of its own"
     if not any(map(_is_bare_skip, runs)):
       idle["draft_layers"] = "without a run layer_skip that has none of its own"
     if "llama_cpp" not in s.peer:

@@ -339,6 +339,7 @@ def _check_idle(given: settings_lib.Given, names: Iterable[str]) -> None:
     "ngram_max": (s.proposer != "ngram", proposer),
     "draft_model": (reads is None, proposer),
     "draft_layers": (s.proposer != "layer_skip", proposer),
+    "draft_weights": (reads is None, proposer),
     "strategy": (s.mesh is None, "without --mesh"),
     "draft_strategy": (
       s.mesh is None or s.proposer != "draft_model",

@@ -259,6 +259,7 @@ def _engine(
     proposer=s.proposer,
     draft=draft,
     draft_layers=s.draft_layers and kinds.layers(s.draft_layers),
+    draft_weights=s.draft_weights,
     lookahead=None if s.proposer == "none" else s.lookahead,
     siblings=s.siblings,
     verifier=s.verifier,

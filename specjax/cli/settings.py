@@ -49,6 +49,13 @@ class Settings:
     "the layers of the model that layer_skip drafts with: the first 8, as 8, or"
     " those with these numbers, as 0,1,5,29; specjax-layers looks for the best",
   )
+  draft_weights: str | None = table.setting(
+    None,
+    "choice",
+    "what the draft multiplies with, rounded: half the bytes of bfloat16 are"
+    " read, and it guesses about as well. As it is if not given",
+    kinds.WEIGHTS,
+  )
   lookahead: int = table.setting(4, "integer", "tokens drafted a step, at most")
   siblings: int = table.setting(
     0,

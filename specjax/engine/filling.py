@@ -23,6 +23,20 @@ def start_id(target: Model) -> int | None:
   return target.config.start_id if reads_source(target) else None
 
 
+def chunks(platform: str | None = None) -> tuple[int, ...]:
+  """Sizes of a prompt's chunks that suit the devices, ascending.
+
+  On TPU a pass reads the weights, however many of the chunk's tokens are
+  padding; on CPU it multiplies them all. SmolLM2-135M in bfloat16 on two cores,
+  milliseconds a token: 1.6 of 8, 0.8 of 16, 0.7 of 64 and of 128.
+
+  Args:
+    platform: the default one unless given.
+  """
+  platform = platform or jax.default_backend()
+  return (16, 64) if platform == "cpu" else (32, 128)
+
+
 def widths(
   target: Model, given: Sequence[int], capacity: int
 ) -> tuple[int, ...]:

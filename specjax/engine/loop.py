@@ -18,11 +18,6 @@ from specjax.step import StepParams
 from specjax.types import Params
 from specjax.verifiers.base import Verifier
 
-# A chunk's cost per token is flat from about 32 tokens on CPU (measured on
-# SmolLM2-135M float32: 4.7, 3.2 and 3.1 ms at 32, 128 and 256).
-PREFILL_WIDTHS = (32, 128)
-
-
 class Engine:
   """Runs requests over a fixed number of slots.
 
@@ -51,7 +46,7 @@ class Engine:
     tokenizer=None,
     stop_ids: Iterable[int] = (),
     seed: int = 0,
-    prefill_widths: tuple[int, ...] = PREFILL_WIDTHS,
+    prefill_widths: tuple[int, ...] | None = None,
     whole_batch_prefill: bool = False,
     steps_per_sync: int = 1,
     top_logprobs: int = 0,
@@ -69,7 +64,8 @@ class Engine:
         stop strings).
       stop_ids: ids that end a row.
       seed: of requests that bring none.
-      prefill_widths: compiled sizes of a prompt chunk.
+      prefill_widths: compiled sizes of a prompt chunk; those of
+        `filling.chunks` unless given.
       whole_batch_prefill: prompt chunks of all slots in one call instead of
         one at a time: for short prompts on many slots.
       steps_per_sync: steps launched before the host reads them. Rows that end
@@ -79,6 +75,8 @@ class Engine:
     Raises:
       ValueError: names the argument, its value and the fix.
     """
+    if prefill_widths is None:
+      prefill_widths = filling.chunks()
     sizes.check(
       slots=slots,
       capacity=capacity,

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax.cache import KVCache, caches, stacks
-from specjax.engine import loop, placing, programs
+from specjax.engine import filling, placing, programs
 from specjax.lab import kernels as kernels_lib
 from specjax.lab.drafting import PROPOSERS, Drafting, Walk, reads, walk
 from specjax.lab.strategy import Strategy
@@ -212,7 +212,7 @@ def step(pair: Pair, case: Case) -> Step:
     proposer,
     rows=case.batch,
     capacity=programs.positions(
-      target, case.context, proposer, loop.PREFILL_WIDTHS
+      target, case.context, proposer, filling.chunks("tpu")
     ),
     stop_ids=tuple(range(pair.stop_ids)),
   )
@@ -222,7 +222,7 @@ def step(pair: Pair, case: Case) -> Step:
     target,
     proposer,
     pair.verifier,
-    widths=loop.PREFILL_WIDTHS,
+    widths=filling.chunks("tpu"),
     whole_batch=False,
     top_logprobs=0,
     places=places,

@@ -26,9 +26,10 @@ import jaxlib.version
 import numpy as np
 
 from specjax import user_cache
+from specjax.models.int8 import Int8
 from specjax.types import Array
 
-MOST_ROWS = 32  # Beyond them XLA's product is as fast, or faster.
+MOST_ROWS = 256  # Beyond them XLA's product is as fast, or faster.
 
 _FOLDER = pathlib.Path(__file__).with_name("cpu")
 _SOURCE = _FOLDER / "kernels.cc"
@@ -37,7 +38,10 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 _KERNELS = (
   *(
     f"{kernel}_{dtype}"
-    for kernel in ("product", "gated", "attention", "norm", "pack")
+    for kernel in (
+      *("product", "int8", "gated", "gated_int8"),
+      *("attention", "norm", "pack"),
+    )
     for dtype in ("float32", "bfloat16")
   ),
   *("largest_float32", "lookup", "noise"),
@@ -87,8 +91,27 @@ def products(name: str, x: Array, *weights: Array) -> tuple[Array, ...]:
   return _call(name, x, weights)
 
 
+def int8_products(name: str, x: Array, *weights: Int8) -> tuple[Array, ...]:
+  """x [T, in] times weights [out, in] -> float32 [T, out] each.
+
+  As `products`, and has no slopes.
+
+  Args:
+    name: what `find` returned.
+    x: float32 or bfloat16.
+    *weights: read once.
+  """
+  outs = tuple(
+    jax.ShapeDtypeStruct((x.shape[0], weight.shape[0]), jnp.float32)
+    for weight in weights
+  )
+  target = f"{name}_int8_{x.dtype.name}"
+  call = jax.ffi.ffi_call(target, outs, vmap_method="sequential")
+  return tuple(call(x, *jax.tree.leaves(weights)))
+
+
 def gated(
-  name: str, activation: str, x: Array, gate: Array, up: Array
+  name: str, activation: str, x: Array, gate: Array | Int8, up: Array | Int8
 ) -> Array:
   """act(x gate^T) * (x up^T), [T, F] of x's dtype; gate and up are [F, in].
 
@@ -98,12 +121,14 @@ def gated(
   Args:
     name: what `find` returned.
     activation: one of ACTIVATIONS.
-    x, gate, up: as in `products`.
+    x, gate, up: as in `products`, or `int8_products`.
   """
   out = jax.ShapeDtypeStruct((x.shape[0], gate.shape[0]), x.dtype)
-  target = f"{name}_gated_{x.dtype.name}"
+  kind = "_int8" if isinstance(gate, Int8) else ""
+  target = f"{name}_gated{kind}_{x.dtype.name}"
   call = jax.ffi.ffi_call(target, out, vmap_method="sequential")
-  return call(x, gate, up, activation=np.int32(ACTIVATIONS[activation]))
+  parts = jax.tree.leaves((gate, up))
+  return call(x, *parts, activation=np.int32(ACTIVATIONS[activation]))
 
 
 def largest(name: str, x: Array) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from specjax.models import cpu_kernel
+from specjax.models.int8 import Int8
 from specjax.models.product import kernel_for, products, with_gradient_of
 from specjax.types import Array
 
@@ -24,7 +25,9 @@ ACTIVATIONS = {
 }
 
 
-def gated(x: Array, gate: Array, up: Array, activation: str) -> Array:
+def gated(
+  x: Array, gate: Array | Int8, up: Array | Int8, activation: str
+) -> Array:
   """act(x gate^T) * (x up^T) in x's dtype, [..., F] (Shazeer 2020).
 
   On CPU a few rows go by a kernel of their own, cpu/gated.h.
@@ -45,6 +48,8 @@ def gated(x: Array, gate: Array, up: Array, activation: str) -> Array:
     out = plain(rows, gate, up)
   else:
     own = functools.partial(cpu_kernel.gated, kernel, activation)
-    special = with_gradient_of(plain, own)
+    special = own
+    if not isinstance(gate, Int8):
+      special = with_gradient_of(plain, own)
     out = lax.platform_dependent(rows, gate, up, cpu=special, default=plain)
   return out.reshape(*x.shape[:-1], -1)

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from specjax.models import cpu_kernel
+from specjax.models.int8 import Int8
 from specjax.types import Array
 
 
-def lookup(table: Array, ids: Array) -> Array:
+def lookup(table: Array | Int8, ids: Array) -> Array:
   """table [V, D] at ids int32 [...]: [..., D]. Ids beyond it are its last.
 
   XLA's CPU backend reads bfloat16 as float32, and takes a lookup for the
@@ -19,6 +20,9 @@ def lookup(table: Array, ids: Array) -> Array:
   (SmolLM2: 60 ms). Where the CPU's own kernel cannot be had, it must not know
   that the table is the same in every round.
   """
+  if isinstance(table, Int8):
+    scale = _take(table.scale, ids)[..., None]
+    return (_take(table.values, ids) * scale).astype(table.dtype)
   if table.dtype != jnp.bfloat16:
     return _take(table, ids)
   kernel = cpu_kernel.find() if table.size else None

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from specjax.models import cpu_kernel
+from specjax.models.int8 import Int8
 from specjax.types import Array
 
 _FEW = 16  # rows, below which a float32 product on CPU goes by columns
@@ -19,7 +20,7 @@ def precision_of(dtype) -> lax.Precision:
   return lax.Precision.HIGHEST if full else lax.Precision.DEFAULT
 
 
-def product(x: Array, weight: Array) -> Array:
+def product(x: Array, weight: Array | Int8) -> Array:
   """x [..., in] times weight [out..., in] -> float32 [..., out...].
 
   Weights lie (out, in), contracted on their last axis: on CPU 13-37% faster
@@ -29,19 +30,58 @@ def product(x: Array, weight: Array) -> Array:
   return products(x, weight)[0]
 
 
-def products(x: Array, *weights: Array) -> tuple[Array, ...]:
-  """The product of one x with each of several weights; see `product`."""
+def products(x: Array, *weights: Array | Int8) -> tuple[Array, ...]:
+  """The product of one x with each of several weights; see `product`.
+
+  All of them are arrays, or all `Int8`.
+  """
   rows = x.reshape(-1, x.shape[-1])
   # As matrices: XLA's CPU backend transposes a weight of more dimensions, all
   # of it, on every call.
   matrices = [weight.reshape(-1, weight.shape[-1]) for weight in weights]
+  multiply = _by_whole if isinstance(weights[0], Int8) else _by_arrays
+  return tuple(
+    out.reshape(*x.shape[:-1], *weight.shape[:-1])
+    for out, weight in zip(multiply(rows, matrices), weights, strict=True)
+  )
+
+
+def _by_whole(rows, matrices):
+  """Products [T, out] float32 of rows [T, in] with `Int8`s [out, in].
+
+  What is summed is the same in float32 on CPU, and as whole numbers fit into
+  bfloat16 there is nothing to lose by it elsewhere.
+  """
+
+  def plain(rows, *matrices):
+    return tuple(
+      lax.dot_general(
+        rows,
+        matrix.values.astype(rows.dtype),
+        (((1,), (1,)), ((), ())),
+        precision=precision_of(rows.dtype),
+        preferred_element_type=jnp.float32,
+      )
+      * matrix.scale
+      for matrix in matrices
+    )
+
+  kernel = kernel_for(rows, matrices)
+  if kernel is None:
+    return plain(rows, *matrices)
+  own = functools.partial(cpu_kernel.int8_products, kernel)
+  return lax.platform_dependent(rows, *matrices, cpu=own, default=plain)
+
+
+def _by_arrays(rows, matrices):
+  """Products [T, out] float32 of rows [T, in] with matrices [out, in]."""
 
   def multiply(left, right, contract=1):
     return lax.dot_general(
       left,
       right,
       (((1,), (contract,)), ((), ())),
-      precision=precision_of(x.dtype),
+      precision=precision_of(rows.dtype),
       preferred_element_type=jnp.float32,
     )
 
@@ -52,25 +92,22 @@ def products(x: Array, *weights: Array) -> tuple[Array, ...]:
     return multiply(jnp.concatenate([rows, rows]), matrix)[:1]
 
   count = rows.shape[0]
-  whole = _with_narrow_slopes(multiply) if x.dtype == jnp.bfloat16 else multiply
+  narrow = rows.dtype == jnp.bfloat16
+  whole = _with_narrow_slopes(multiply) if narrow else multiply
   kernel = kernel_for(rows, matrices)
   if kernel is not None:
     own = functools.partial(cpu_kernel.products, kernel)
     special = with_gradient_of(each(multiply), own)
-  elif count == 1 and x.dtype == jnp.bfloat16:
+  elif count == 1 and rows.dtype == jnp.bfloat16:
     # XLA's CPU matrix-vector product in bfloat16 takes 10 times as long as a
     # product of two rows.
     special = each(twice)
-  elif 1 < count < _FEW and x.dtype == jnp.float32:
+  elif 1 < count < _FEW and rows.dtype == jnp.float32:
     special = each(functools.partial(_by_columns, multiply))
   else:
     special = each(whole)
-  outs = lax.platform_dependent(
+  return lax.platform_dependent(
     rows, *matrices, cpu=special, default=each(whole)
-  )
-  return tuple(
-    out.reshape(*x.shape[:-1], *weight.shape[:-1])
-    for out, weight in zip(outs, weights, strict=True)
   )
 
 
@@ -123,7 +160,7 @@ def kernel_for(rows, matrices) -> str | None:
   """The name of the CPU's own product, where it is the best there is."""
   suits = 0 < rows.shape[0] <= cpu_kernel.MOST_ROWS and all(
     matrix.size > 0
-    and rows.dtype == matrix.dtype
+    and (rows.dtype == matrix.dtype or isinstance(matrix, Int8))
     and rows.dtype in (jnp.float32, jnp.bfloat16)
     for matrix in matrices
   )

@@ -12,6 +12,7 @@ PROPOSER = "specjax_proposer"
 EMBEDDINGS = "specjax_embeddings"  # "target": the draft has none of its own
 # How many heads, and modules, are made where nobody says.
 MEDUSA_HEADS, MTP_MODULES = 4, 1
+WEIGHTS = ("int8",)  # that a draft may be rounded to
 MOST_SIBLINGS = 1024  # more than any pass is worth
 
 

@@ -222,6 +222,10 @@ struct AttentionJob : Job {
     scores.resize(kMostRows * padded);
     mixed.resize(kMostRows * h);
     int64_t from = (part.row * kv + part.head) * s + part.start;
+    // Values come while scores are made.
+    const char* later = reinterpret_cast<const char*>(v + from * h);
+    const int64_t bytes = part.count * h * (int64_t)sizeof(W);
+    for (int64_t i = begin ? bytes : 0; i < bytes; i += kLine) Fetch(later + i);
     for (int64_t i = 0; i < few; ++i) {
       Arrange(Query(part, begin + i), 1, h, x.data() + i * wide);
     }

@@ -1,6 +1,6 @@
 // What XLA calls: products, those of a gated MLP, attention, what it keeps and
-// norms, in float32 and bfloat16 (as its bits); the largest of rows and noise, in
-// float32; rows of a table.
+// norms, in float32 and bfloat16 (as its bits); products of either with int8; the
+// largest of rows and noise, in float32; rows of a table.
 
 #include "attention.h"
 #include "gated.h"
@@ -13,8 +13,8 @@
 
 namespace ffi = xla::ffi;
 
-#define SPECJAX_PRODUCT(name, type)                                 \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, specjax::Product<type>,       \
+#define SPECJAX_PRODUCT(name, run)                                  \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, specjax::run,                 \
                                 ffi::Ffi::Bind()                    \
                                     .Ctx<ffi::ThreadPool>()         \
                                     .Arg<ffi::AnyBuffer>() /* x */  \
@@ -29,6 +29,18 @@ namespace ffi = xla::ffi;
                                     .Arg<ffi::AnyBuffer>() /* gate */ \
                                     .Arg<ffi::AnyBuffer>() /* up */   \
                                     .Ret<ffi::AnyBuffer>()            \
+                                    .Attr<int32_t>("activation"))
+
+#define SPECJAX_GATED_INT8(name, type)                                    \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, specjax::GatedInt8<type>,           \
+                                ffi::Ffi::Bind()                          \
+                                    .Ctx<ffi::ThreadPool>()               \
+                                    .Arg<ffi::AnyBuffer>() /* x */        \
+                                    .Arg<ffi::AnyBuffer>() /* gate */     \
+                                    .Arg<ffi::AnyBuffer>() /* its scale */ \
+                                    .Arg<ffi::AnyBuffer>() /* up */       \
+                                    .Arg<ffi::AnyBuffer>() /* its scale */ \
+                                    .Ret<ffi::AnyBuffer>()                \
                                     .Attr<int32_t>("activation"))
 
 #define SPECJAX_ATTENTION(name, type)                                       \
@@ -64,10 +76,14 @@ namespace ffi = xla::ffi;
                                     .Ret<ffi::AnyBuffer>()              \
                                     .Ret<ffi::AnyBuffer>())
 
-SPECJAX_PRODUCT(specjax_product_float32, float);
-SPECJAX_PRODUCT(specjax_product_bfloat16, uint16_t);
+SPECJAX_PRODUCT(specjax_product_float32, Product<float>);
+SPECJAX_PRODUCT(specjax_product_bfloat16, Product<uint16_t>);
+SPECJAX_PRODUCT(specjax_int8_float32, ProductInt8<float>);
+SPECJAX_PRODUCT(specjax_int8_bfloat16, ProductInt8<uint16_t>);
 SPECJAX_GATED(specjax_gated_float32, float);
 SPECJAX_GATED(specjax_gated_bfloat16, uint16_t);
+SPECJAX_GATED_INT8(specjax_gated_int8_float32, float);
+SPECJAX_GATED_INT8(specjax_gated_int8_bfloat16, uint16_t);
 SPECJAX_ATTENTION(specjax_attention_float32, float);
 SPECJAX_ATTENTION(specjax_attention_bfloat16, uint16_t);
 SPECJAX_PACK(specjax_pack_float32, float);

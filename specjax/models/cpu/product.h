@@ -9,7 +9,9 @@
 #define SPECJAX_PRODUCT_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -41,17 +43,51 @@ const X* Arranged(const W* x, int64_t t, int64_t k, std::vector<X>* own) {
   return own->data();
 }
 
+// What int8 is multiplied with: rows of x as whole numbers of two bytes, and what
+// each of them is to be multiplied with again. A sum of k products with a byte has
+// no more than 31 bits.
+template <typename From>
+const int16_t* Halved(const From* x, int64_t t, int64_t k,
+                      std::vector<int16_t>* own, std::vector<float>* sizes) {
+  const int64_t wide = RoundUp<int8_t>(k);
+  const float most = std::min<float>(32767, 16e6f / (wide / kLanes));
+  own->assign(t * wide, 0);
+  sizes->resize(t);
+  for (int64_t row = 0; row < t; ++row, x += k) {
+    float top = 0;
+    bool odd = false;
+    for (int64_t i = 0; i < k; ++i) {
+      float size = std::fabs(ToFloat(x[i]));
+      top = std::max(top, size);
+      odd |= !(size < std::numeric_limits<float>::infinity());
+    }
+    if (odd) {  // What comes out is NaN.
+      (*sizes)[row] = std::numeric_limits<float>::quiet_NaN();
+      continue;
+    }
+    (*sizes)[row] = top / most;
+    const float scale = top > 0 ? most / top : 0;
+    int16_t* to = own->data() + row * wide;
+    for (int64_t i = 0; i < k; ++i) {
+      to[i] = (int16_t)std::lrint(ToFloat(x[i]) * scale);
+    }
+  }
+  return own->data();
+}
+
 template <typename W>
 struct ProductJob : Job {
   struct Weight {
     const W* w;
     float* y;
     int64_t n, first;  // Its first part.
+    const float* scale;  // Of each row of w, or null.
   };
   std::vector<Weight> weights;
   int64_t t, k, chunk;
   const typename Steps<W>::X* x;  // As `Block` takes it,
   std::vector<typename Steps<W>::X> arranged;  // if not as it came.
+  std::vector<float> sizes;  // Of rows of x, where there are scales.
 
   void Do(int64_t part) override {
     auto mine = weights.end() - 1;
@@ -60,6 +96,15 @@ struct ProductJob : Job {
     int64_t count = std::min(chunk, n - row);
     const W* w = mine->w + row * k;
     float* y = mine->y + row;
+    Multiply(w, y, n, count);
+    if (!mine->scale) return;
+    const float* scale = mine->scale + row;
+    for (int64_t i = 0; i < t; ++i) {
+      for (int64_t j = 0; j < count; ++j) y[i * n + j] *= scale[j] * sizes[i];
+    }
+  }
+
+  void Multiply(const W* w, float* y, int64_t n, int64_t count) const {
     if (t <= kMostRows) return Few(t, x, w, y, k, n, count);
     // Several blocks of x: a few rows of w at a time, from cache but for the
     // first block.
@@ -75,6 +120,24 @@ struct ProductJob : Job {
   }
 };
 
+// Runs it, of weights whose parts are not yet counted.
+template <typename W>
+void RunProduct(xla::ffi::ThreadPool pool, ProductJob<W>* job) {
+  int64_t row = job->k * (int64_t)sizeof(W), total = 0;
+  for (const auto& weight : job->weights) total += weight.n;
+  // A multiple of every number of rows in a register block.
+  job->chunk = std::max<int64_t>(ChunkBytes(job->t) / row / 24, 1) * 24;
+  if (total * row <= kAloneBytes) job->chunk = total;
+  for (auto& weight : job->weights) {
+    weight.first = job->parts;
+    job->parts += (weight.n + job->chunk - 1) / job->chunk;
+  }
+  const auto& last = job->weights.back();
+  job->data = reinterpret_cast<const char*>(last.w);
+  job->bytes = last.n * row;
+  RunOn(total * row <= kAloneBytes ? 1 : pool.num_threads(), job);
+}
+
 // Of one x with several weights.
 template <typename W>
 xla::ffi::Error Product(xla::ffi::ThreadPool pool, xla::ffi::AnyBuffer x,
@@ -85,29 +148,42 @@ xla::ffi::Error Product(xla::ffi::ThreadPool pool, xla::ffi::AnyBuffer x,
   job.k = x.dimensions()[1];
   job.x = Arranged(static_cast<const W*>(x.untyped_data()), job.t, job.k,
                    &job.arranged);
-  int64_t row = job.k * (int64_t)sizeof(W), total = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     auto w = weights.get<xla::ffi::AnyBuffer>(i);
     auto y = results.get<xla::ffi::AnyBuffer>(i);
     if (!w.has_value()) return w.error();
     if (!y.has_value()) return y.error();
-    total += w->dimensions()[0];
     job.weights.push_back({static_cast<const W*>(w->untyped_data()),
                            static_cast<float*>((*y)->untyped_data()),
-                           w->dimensions()[0], 0});
+                           w->dimensions()[0], 0, nullptr});
   }
-  int64_t chunk = ChunkBytes(job.t);
-  // A multiple of every number of rows in a register block.
-  job.chunk = std::max<int64_t>(chunk / row / 24, 1) * 24;
-  if (total * row <= kAloneBytes) job.chunk = total;
-  for (auto& weight : job.weights) {
-    weight.first = job.parts;
-    job.parts += (weight.n + job.chunk - 1) / job.chunk;
+  RunProduct(pool, &job);
+  return xla::ffi::Error::Success();
+}
+
+// Of one x with weights of int8, each before the scales of its rows.
+template <typename From>
+xla::ffi::Error ProductInt8(xla::ffi::ThreadPool pool, xla::ffi::AnyBuffer x,
+                            xla::ffi::RemainingArgs weights,
+                            xla::ffi::RemainingRets results) {
+  ProductJob<int8_t> job;
+  job.t = x.dimensions()[0];
+  job.k = x.dimensions()[1];
+  job.x = Halved(static_cast<const From*>(x.untyped_data()), job.t, job.k,
+                 &job.arranged, &job.sizes);
+  for (size_t i = 0; i < results.size(); ++i) {
+    auto w = weights.get<xla::ffi::AnyBuffer>(2 * i);
+    auto scale = weights.get<xla::ffi::AnyBuffer>(2 * i + 1);
+    auto y = results.get<xla::ffi::AnyBuffer>(i);
+    if (!w.has_value()) return w.error();
+    if (!scale.has_value()) return scale.error();
+    if (!y.has_value()) return y.error();
+    job.weights.push_back({static_cast<const int8_t*>(w->untyped_data()),
+                           static_cast<float*>((*y)->untyped_data()),
+                           w->dimensions()[0], 0,
+                           static_cast<const float*>(scale->untyped_data())});
   }
-  const auto& last = job.weights.back();
-  job.data = reinterpret_cast<const char*>(last.w);
-  job.bytes = last.n * row;
-  RunOn(total * row <= kAloneBytes ? 1 : pool.num_threads(), &job);
+  RunProduct(pool, &job);
   return xla::ffi::Error::Success();
 }
 

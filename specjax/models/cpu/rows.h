@@ -69,6 +69,29 @@ struct Steps<uint16_t> {
 };
 #endif
 
+// Whole numbers of a byte, and of two what they are multiplied with: sums are
+// whole numbers as well, and may not outgrow them (see `Halved`).
+template <>
+struct Steps<int8_t> {
+  typedef int16_t X;
+  static constexpr int kParts = 2, kStep = 4 * kLanes;
+
+  static Wide Part(const int8_t* from, int part) {
+    return (Wide)LoadHalves(from + part * 2 * kLanes);
+  }
+  static void Add(Wide left, Wide right, Wide* sum) {
+    *sum = (Wide)Added((Halves)left, (Halves)right, (Whole)*sum);
+  }
+};
+template <>
+struct Steps<int16_t> {
+  static Wide Part(const int16_t* from, int part) {
+    Wide out;
+    std::memcpy(&out, from + part * 2 * kLanes, sizeof(out));
+    return out;
+  }
+};
+
 template <typename W>
 inline int64_t RoundUp(int64_t k) {
   constexpr int kStep = Steps<W>::kStep;
@@ -116,6 +139,13 @@ inline void Block(const typename Steps<W>::X* x, const W* w, float* y,
       std::memcpy(rest + r * kStep, w + r * k + at, (k - at) * sizeof(W));
     }
     Add(x + at, rest, wide, kStep, sums);
+  }
+  if constexpr (std::is_same<W, int8_t>::value) {
+    for (int t = 0; t < T; ++t) {
+      for (int r = 0; r < R; ++r) {
+        sums[t][r] = __builtin_convertvector((Whole)sums[t][r], Wide);
+      }
+    }
   }
   float all[T * R];
   SumEach<T * R>(sums[0], all);

@@ -34,6 +34,8 @@ typedef float Four __attribute__((vector_size(16)));
 typedef uint32_t Bits __attribute__((vector_size(4 * kLanes)));
 typedef int32_t Whole __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t Short __attribute__((vector_size(2 * kLanes)));
+typedef int8_t Bytes __attribute__((vector_size(2 * kLanes)));
+typedef int16_t Halves __attribute__((vector_size(4 * kLanes)));
 
 inline Wide Load(const float* from) {
   Wide out;
@@ -50,6 +52,38 @@ inline void MultiplyAdd(Wide left, Wide right, Wide* sum) {
   *sum = (Wide)_mm256_fmadd_ps((__m256)left, (__m256)right, (__m256)*sum);
 #else
   *sum += left * right;
+#endif
+}
+
+// Whole numbers of a byte as such of two, twice as many as there are lanes.
+inline Halves LoadHalves(const int8_t* from) {
+#if defined(__AVX512BW__)  // Left to itself a compiler goes one by one.
+  __m256i some;
+  std::memcpy(&some, from, sizeof(some));
+  return (Halves)_mm512_cvtepi8_epi16(some);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  __m128i some;
+  std::memcpy(&some, from, sizeof(some));
+  return (Halves)_mm256_cvtepi8_epi16(some);
+#else
+  Bytes some;
+  std::memcpy(&some, from, sizeof(some));
+  return __builtin_convertvector(some, Halves);
+#endif
+}
+
+// With the products of neighbours, which are two to a lane.
+inline Whole Added(Halves left, Halves right, Whole sum) {
+#if defined(__AVX512VNNI__)
+  return (Whole)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)left,
+                                    (__m512i)right);
+#elif defined(__AVX512BW__)
+  return sum + (Whole)_mm512_madd_epi16((__m512i)left, (__m512i)right);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  return sum + (Whole)_mm256_madd_epi16((__m256i)left, (__m256i)right);
+#else
+  Whole a = (Whole)left, b = (Whole)right;
+  return sum + (a >> 16) * (b >> 16) + (a << 16 >> 16) * (b << 16 >> 16);
 #endif
 }
 

@@ -17,6 +17,7 @@ from specjax.cache import KVCache
 from specjax.models import decoder
 from specjax.models.heads import module
 from specjax.models.heads.ends import Ends, ends
+from specjax.models.int8 import ROWS
 from specjax.models.module import capped
 from specjax.sharding import axes
 from specjax.sharding.placement import LOGITS, Placement, constrain
@@ -56,6 +57,11 @@ class Borrower:
       return (*self.head.shapes, kept)
     rows = jax.ShapeDtypeStruct((size, self.d_model), self.dtype)
     return (*self.head.shapes, kept, rows)
+
+  @property
+  def paths(self) -> tuple[str, ...]:
+    """The name of every parameter."""
+    return (*self.head.paths, "kept", ROWS)[: len(self.shapes)]
 
   @property
   def shardings(self) -> tuple[NamedSharding, ...] | None:
