@@ -165,7 +165,9 @@ class Engine:
       # A target that drafts for itself has its weights once.
       shapes = ()
       if other is not None and draft is not target:
-        shapes = making.shapes_of(other, draft_weights)
+        shapes = other.model.shapes
+        if draft_weights is not None:  # Those as they are stay as well.
+          shapes += making.shapes_of(other.model, draft_weights)
       return memory.estimate(
         one.model,
         making.make(

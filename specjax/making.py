@@ -1,6 +1,7 @@
 """From what a user asks for to the proposer that drafts."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 
@@ -200,12 +201,12 @@ def check_weights(
     )
 
 
-def shapes_of(draft: Draft, weights: str | None):
-  """Shapes of what `params_of` gives; nothing is read."""
+def shapes_of(model: Any, weights: str | None) -> tuple:
+  """Shapes of what `params_of` gives for a draft's model; nothing is read."""
   if weights is None:
-    return draft.model.shapes
-  one = lambda params: quantised(draft.model.paths, params)
-  return jax.eval_shape(one, tuple(draft.model.shapes))
+    return model.shapes
+  one = lambda params: quantised(model.paths, params)
+  return jax.eval_shape(one, tuple(model.shapes))
 
 
 def params_of(draft: Draft, weights: str | None) -> Params:

@@ -83,6 +83,14 @@ def test_rule_28_an_engine_refuses_what_its_proposer_does_not_draft_with(
     (dict(proposer="layer_skip"), "'layer_skip' needs draft_layers: how many"),
     (dict(proposer="ngram", draft_layers=1), "'ngram' takes no draft_layers"),
     (
+      dict(proposer="eagle", draft=head, draft_weights="int4"),
+      "draft_weights is 'int4'; give int8, or leave it out",
+    ),
+    (
+      dict(proposer="ngram", draft_weights="int8"),
+      "proposer 'ngram' has no weights of its own; leave it out",
+    ),
+    (
       dict(proposer="layer_skip", draft_layers=1),
       "draft_layers: all 1 layers of the target would draft",
     ),

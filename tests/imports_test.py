@@ -26,7 +26,9 @@ LOWER = {
   "cache": ("types", "models.cpu_kernel"),
   # Beyond DESIGN.md: the CPU's own kernels, which lie with the models, most of
   # whose work they do; one reads a vocabulary for sampling.
-  "models.cpu_kernel": ("types", "user_cache"),
+  "models.cpu_kernel": ("types", "user_cache", "models.int8"),
+  # Beyond DESIGN.md: weights that products take in an array's place.
+  "models.int8": ("types",),
   "sampling": ("types", "models.cpu_kernel"),
   # Beyond DESIGN.md: where the rows' arrays lie on a mesh.
   "layout": ("types", "cache", "sharding"),

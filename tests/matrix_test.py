@@ -217,6 +217,14 @@ def guesses(bench):
   assert both[0] == both[1] != ()
 
 
+def rounds(bench):
+  engine = bench.engine(draft_weights="int8")
+  assert bench.answer(engine).token_ids == bench.answer().token_ids
+  drawn = dict(temperature=1.0, seed=3)
+  both = [bench.answer(engine, **drawn).token_ids for _ in range(2)]
+  assert both[0] == both[1] != ()
+
+
 def dtypes(bench):
   for engine in (bench.engine(), bench.engine(dtype="bfloat16")):
     assert bench.answer(engine).token_ids
@@ -297,6 +305,7 @@ CHECKS = {
   "`--verifier=token`, `block`": verifies,
   "lookahead per row": rows_lookahead,
   "second guesses, `--siblings`": guesses,
+  "rounded drafts, `--draft_weights=int8`": rounds,
   "float32, bfloat16": dtypes,
   "layers unrolled or scanned": layers,
   "split over a mesh of devices": meshed,
@@ -314,6 +323,7 @@ def benches(folders):
 # Those that need engines of their own: see the marker.
 DEARER = {
   "`--verifier=token`, `block`",
+  "rounded drafts, `--draft_weights=int8`",
   "float32, bfloat16",
   "layers unrolled or scanned",
   "split over a mesh of devices",

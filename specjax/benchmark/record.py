@@ -130,7 +130,10 @@ def _entry(
       step_bytes = traffic.step_bytes(
         target,
         samples[-1].answers,
-        draft=entry.draft and traffic.drafting(entry.draft, target),
+        draft=entry.draft
+        and traffic.drafting(
+          entry.draft, target, entry.settings.get("draft_weights")
+        ),
         wide_share=share,
       )
   made = figures.compute(

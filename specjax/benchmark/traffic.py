@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
+from specjax import making
 from specjax.benchmark.answers import Answer
 from specjax.models import decoder
 from specjax.models.attend import block_size
@@ -18,22 +19,27 @@ from specjax.proposers.layer_skip import LayerSkip
 from specjax.proposers.medusa import Medusa
 
 
-def weight_bytes(model: Model) -> int:
+def weight_bytes(model: Model, shapes: Sequence | None = None) -> int:
   """Bytes of weights that one pass reads.
 
   An embedding table counts where the head is tied to it, and is read whole; of
   another one a pass gathers a few rows, which do not count. Nor does what only
   an encoder reads, once a request.
+
+  Args:
+    model: its paths.
+    shapes: of its parameters, where they are not the model's own.
   """
   config = model.config
   total = 0
-  for path, spec in zip(model.paths, model.shapes, strict=True):
+  shapes = model.shapes if shapes is None else shapes
+  for path, spec in zip(model.paths, shapes, strict=True):
     if decoder.is_of_source(path):
       continue
     is_table = path.startswith(("embed.", "position"))
     if is_table and not (path.startswith("embed.") and config.tied):
       continue
-    total += math.prod(spec.shape) * spec.dtype.itemsize
+    total += _bytes(spec)
   return total
 
 
@@ -90,13 +96,14 @@ def step_bytes(
 
 
 def drafting(
-  proposer: Proposer, target: Model
+  proposer: Proposer, target: Model, weights: str | None = None
 ) -> Callable[[int], float] | None:
   """What `step_bytes` wants to know of a proposer; None if it reads nothing.
 
   Args:
     proposer: any of `proposers.kinds.KINDS`.
     target: whose tables heads read where they have none of their own.
+    weights: what the draft's are rounded to; see `api.Engine`.
   """
   model, count = getattr(proposer, "model", None), proposer.lookahead
   if model is None:
@@ -104,9 +111,10 @@ def drafting(
   if isinstance(proposer, LayerSkip):
     return lambda live: count * _of_layers(model, proposer.layers, live)
   if isinstance(model, decoder.Model):
-    whole = weight_bytes(model)
+    whole = weight_bytes(model, making.shapes_of(model, weights))
     return lambda live: count * (whole + cache_bytes(model, live))
-  own = _sizes(model.head.paths, model.head.shapes)
+  shapes = making.shapes_of(model, weights)
+  own = list(zip(model.head.paths, map(_bytes, shapes), strict=False))
   tables = ("embed.weight", "head.weight")
   whole = sum(size for path, size in own if path not in tables)
   has_table = any(path.endswith("head.weight") for path, _ in own)
@@ -115,6 +123,8 @@ def drafting(
   if isinstance(model, thin.ThinModel):
     width = model.model.config.d_model
   table = model.draft_vocab * width * jnp.dtype(model.dtype).itemsize
+  if weights is not None and (model.is_reduced or model.has_table):
+    table = model.draft_vocab * (width + 4)  # And a scale a row.
   if isinstance(proposer, Medusa):
     config = model.config
     shared = table if config.shares else 0
@@ -140,12 +150,9 @@ def _of_layers(model: decoder.Model, layers: Sequence[int], live: int) -> float:
   return weight_bytes(part) + cache_bytes(part, live)
 
 
-def _sizes(paths, shapes) -> list[tuple[str, int]]:
-  return list(zip(paths, map(_bytes, shapes), strict=True))
-
-
-def _bytes(leaf) -> int:
-  return math.prod(leaf.shape) * leaf.dtype.itemsize
+def _bytes(tree) -> int:
+  leaves = jax.tree.leaves(tree)
+  return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def _position_bytes(model: Model) -> float:

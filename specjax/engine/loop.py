@@ -18,6 +18,7 @@ from specjax.step import StepParams
 from specjax.types import Params
 from specjax.verifiers.base import Verifier
 
+
 class Engine:
   """Runs requests over a fixed number of slots.
 

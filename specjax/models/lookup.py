@@ -22,7 +22,8 @@ def lookup(table: Array | Int8, ids: Array) -> Array:
   """
   if isinstance(table, Int8):
     scale = _take(table.scale, ids)[..., None]
-    return (_take(table.values, ids) * scale).astype(table.dtype)
+    values = _take(table.values, ids).astype(jnp.float32)
+    return (values * scale).astype(table.dtype)
   if table.dtype != jnp.bfloat16:
     return _take(table, ids)
   kernel = cpu_kernel.find() if table.size else None

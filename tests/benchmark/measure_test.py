@@ -334,6 +334,7 @@ def test_one_benchmark_alternates_all_proposers(tmp_path):
     plan(
       {"target": folder, "prompts": tiny.prompts(tmp_path / "prompts.jsonl")},
       runs=("plain", *asked),
+      draft_weights="int8",
       rounds=1,
     ),
     list(prompts.read(tmp_path / "prompts.jsonl")),
@@ -345,7 +346,10 @@ def test_one_benchmark_alternates_all_proposers(tmp_path):
   runs_of = {run["kind"]: run for run in got["runs"]}
   assert runs_of.keys() == set(asked_lib.KINDS)
   assert runs_of["medusa"]["name"] == "medusa medusa C=2"
-  assert runs_of["eagle"]["settings"] == {"draft_model": str(saved["eagle"])}
+  assert runs_of["eagle"]["settings"] == {
+    "draft_model": str(saved["eagle"]),
+    "draft_weights": "int8",
+  }
   assert runs_of["layer_skip"]["settings"] == {"draft_layers": [0]}
   for kind, run in runs_of.items():
     assert run["tokens_equal"] == 1 and run["compiles_after_warmup"] == 0

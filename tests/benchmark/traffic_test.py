@@ -118,5 +118,22 @@ def test_heads_read_themselves_their_cache_and_a_table_for_every_draft():
   assert drafts("layer_skip", layers=(0, 2)) == 4 * some
 
 
+def test_rounded_weights_are_a_byte_each_and_a_scale_a_row():
+  target = model(False)
+  config = eagle.small(target.config, fuses=False, draft_vocab=10)
+  head = Eagle(model=eagle.build(config, target), lookahead=4)
+  read = traffic.drafting(head, target, "int8")(1)
+  # Query, key, value, output; gate, up, down; ten rows of the table.
+  numbers = 2 * 16 * 16 + 2 * 8 * 16 + 3 * 24 * 16 + 10 * 16
+  scales = 16 + 2 * 8 + 16 + 2 * 24 + 16 + 10
+  others = 4 * (16 * 32 + 16)  # fc and a norm, float32
+  block = 128 * 2 * 2 * 4 * 4
+  assert read == 4 * (numbers + 4 * scales + others + block)
+  draft = DraftModel(model=target, lookahead=4, vocab_size=50)
+  whole, less = (traffic.drafting(draft, target, w)(1) for w in (None, "int8"))
+  rows = 3 * (16 + 2 * 8 + 16 + 2 * 24 + 16) + 50
+  assert whole - less == 4 * (3 * (3 * LAYER - 6 * 16 + 50 * 16) - 4 * rows)
+
+
 def test_what_copies_reads_nothing_that_counts():
   assert traffic.drafting(Ngram(lookahead=4), model(True)) is None

@@ -144,6 +144,7 @@ def test_a_wrong_command_line_is_one_line_and_code_2(capsys, flags, words):
       "does nothing where every run has its own",
     ),
     ("--runs=layer_skip:3 --draft_layers=2", "without a run layer_skip that"),
+    ("--runs=ngram --draft_weights=int8", "without a run that has weights of"),
     ("--gguf=f", "--gguf=f does nothing without --peer=llama_cpp"),
     ("--seed=3", "--seed=3 does nothing at temperature 0"),
     ("--sweep=live", "--prompts=p does nothing with --sweep=live"),

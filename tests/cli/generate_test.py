@@ -61,6 +61,11 @@ def test_settings_reach_the_engine_and_the_request(api):
   "flags, options, loaded",
   [
     ("eagle --draft_model=d", {}, {"m", "d"}),
+    (
+      "eagle --draft_model=d --draft_weights=int8",
+      {"draft_weights": "int8"},
+      {"m", "d"},
+    ),
     ("mtp --draft_model=d", {}, {"m", "d"}),
     ("mtp", {}, {"m", None}),  # of the model's own folder
     ("layer_skip --draft_layers=8", {"draft_layers": 8}, {"m"}),
@@ -73,7 +78,8 @@ def test_what_drafts_reaches_the_engine(api, flags, options, loaded):
   assert set(api.loaded) == loaded
   drafts = api.options["draft"]
   assert (drafts is None) == (len(loaded) == 1)
-  assert api.options["draft_layers"] == options.get("draft_layers")
+  for name in ("draft_layers", "draft_weights"):
+    assert api.options[name] == options.get(name)
 
 
 @pytest.mark.parametrize(

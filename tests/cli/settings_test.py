@@ -197,6 +197,7 @@ def test_what_cannot_be_is_refused_by_name(flags, words):
     ((*BASE, "--ngram_min=1"), "--ngram_min=1 does nothing"),
     ((*BASE, "--draft_model=d"), "--draft_model=d .*--proposer=none"),
     ((*BASE, "--draft_layers=8"), "--draft_layers=8 .*--proposer=none"),
+    ((*BASE, "--draft_weights=int8"), "--draft_weights=int8 .*--proposer=none"),
     (
       (*SKIP, "--draft_layers=8", "--draft_model=d"),
       "--draft_model=d does nothing with --proposer=layer_skip; leave it out$",
