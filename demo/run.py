@@ -25,6 +25,8 @@ HEAD = "smollm2-135m-eagle"
 LOOKAHEAD = {"ngram": 10, "eagle": 3}
 # Second guesses, which fill the pass up to eight tokens.
 SIBLINGS = {"ngram": 0, "eagle": 4}
+# A quarter of float32's bytes; the head guesses as well.
+WEIGHTS = {"ngram": None, "eagle": "int8"}
 DEFAULTS = requests.Defaults(
   chat=True, settings={"max_new_tokens": 96}, lookahead=max(LOOKAHEAD.values())
 )
@@ -45,6 +47,7 @@ def main() -> int:
       draft=draft[kind],
       lookahead=lookahead,
       siblings=SIBLINGS[kind],
+      draft_weights=WEIGHTS[kind],
       capacity=512,
     )
     for kind, lookahead in LOOKAHEAD.items()

@@ -1,8 +1,7 @@
 """Weights as whole numbers of eight bits, with a scale for each of their rows.
 
-A draft is bound by reading its weights, and may be a little wrong: it is checked
-anyway. Half the bytes of bfloat16 are read; what is multiplied and summed stays
-as it was.
+A draft is bound by reading its weights, and may be a little wrong: the target
+checks it anyway. Of bfloat16 half the bytes are read.
 """
 
 import dataclasses
@@ -100,8 +99,8 @@ def quantised(paths: Sequence[str], params: Params) -> Params:
   """
   # A model's embedding is multiplied with where it is the head, too.
   tied = "embed.weight" in paths and "head.weight" not in paths
-  # What EAGLE's fc reads are embeddings beside states, whose weights are of other
-  # sizes: a row's scale fits one of the two.
+  # EAGLE's fc reads embeddings beside states, whose weights are of other sizes:
+  # a row's scale fits one of the two.
   others = {"position", "relative", "fc"} | (set() if tied else {"embed"})
 
   def one(path, param):
