@@ -47,7 +47,7 @@ class Int8:
     wide = weight.astype(jnp.float32)
     inputs = tuple(range(-fold, 0))
     most = jnp.max(jnp.abs(wide), axis=inputs, keepdims=True)
-    scale = jnp.where(most > 0, most / _MOST, 1.0)
+    scale = jnp.where(most == 0, 1.0, most / _MOST)  # NaN where a weight is.
     values = jnp.round(wide / scale).astype(jnp.int8)
     return cls(values, scale.reshape(weight.shape[:-fold]), weight.dtype)
 

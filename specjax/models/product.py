@@ -39,18 +39,18 @@ def products(x: Array, *weights: Array | Int8) -> tuple[Array, ...]:
   # As matrices: XLA's CPU backend transposes a weight of more dimensions, all
   # of it, on every call.
   matrices = [weight.reshape(-1, weight.shape[-1]) for weight in weights]
-  multiply = _by_whole if isinstance(weights[0], Int8) else _by_arrays
+  multiply = _by_int8 if isinstance(weights[0], Int8) else _by_arrays
   return tuple(
     out.reshape(*x.shape[:-1], *weight.shape[:-1])
     for out, weight in zip(multiply(rows, matrices), weights, strict=True)
   )
 
 
-def _by_whole(rows, matrices):
+def _by_int8(rows, matrices):
   """Products [T, out] float32 of rows [T, in] with `Int8`s [out, in].
 
-  What is summed is the same in float32 on CPU, and as whole numbers fit into
-  bfloat16 there is nothing to lose by it elsewhere.
+  Scales come last: whole numbers of eight bits fit into bfloat16. The CPU's
+  kernel rounds x to whole numbers of sixteen, each row by its own size.
   """
 
   def plain(rows, *matrices):

@@ -97,6 +97,13 @@ def test_what_is_not_finite_stays_so_and_in_its_row(bad, kernels):
   assert not np.isfinite(both[1]).any() and np.isfinite(both[[0, 2]]).all()
 
 
+def test_a_weight_that_is_not_finite_spoils_its_own_row(kernels):
+  x, weight = draw(3, 19), draw(9, 19, seed=1).at[4, 2].set(np.nan)
+  found = np.asarray(jax.jit(product.product)(x, Int8.of(weight)))
+  assert np.isnan(found[:, 4]).all()
+  assert np.isfinite(np.delete(found, 4, axis=1)).all()
+
+
 def test_rows_of_zeros_give_zeros(kernels):
   x, weight = jnp.zeros((2, 33)), Int8.of(jnp.zeros((5, 33)))
   np.testing.assert_array_equal(jax.jit(product.product)(x, weight), 0)
