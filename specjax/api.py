@@ -143,7 +143,8 @@ class Engine:
       limit = min(limit, draft.model.config.max_position)
     if capacity is None:
       capacity = min(limit, DEFAULT_CAPACITY)
-    widths = tuple(options.get("prefill_widths", filling.chunks()))
+    widths = options.get("prefill_widths")
+    widths = filling.chunks() if widths is None else tuple(widths)
     engine_sizes.check(slots=slots, capacity=capacity, prefill_widths=widths)
     if capacity > limit:
       raise ValueError(
@@ -163,11 +164,9 @@ class Engine:
         is_head = isinstance(draft, Head)
         other = draft.of(one) if is_head else draft.retyped(dtype)
       # A target that drafts for itself has its weights once.
-      shapes = ()
-      if other is not None and draft is not target:
-        shapes = other.model.shapes
-        if draft_weights is not None:  # Those as they are stay as well.
-          shapes += making.shapes_of(other.model, draft_weights)
+      shapes = other.model.shapes if other and draft is not target else ()
+      if draft_weights is not None:  # Beside those as they are, which stay.
+        shapes += making.shapes_of(other.model, draft_weights)
       return memory.estimate(
         one.model,
         making.make(

@@ -194,3 +194,13 @@ def test_a_head_follows_its_target_into_another_dtype(target, tmp_path):
   head = specjax.load_head(heads_made.save(tmp_path, target, "eagle"), target)
   half = head.of(target.retyped("bfloat16"))
   assert half.model.dtype == "bfloat16" and head.of(target) is head
+
+
+def test_rule_29_rounded_weights_are_counted_beside_those_as_they_are(target):
+  """Also of a target that drafts for itself, whose own are counted once."""
+  how = dict(proposer="draft_model", draft=target, capacity=32)
+  whole = specjax.Engine(target, **how).memory
+  rounded = specjax.Engine(target, **how, draft_weights="int8").memory
+  assert whole.draft_weights == 0
+  least = sum(np.prod(spec.shape) for spec in target.model.shapes)
+  assert rounded.draft_weights > least

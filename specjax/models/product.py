@@ -97,7 +97,7 @@ def _by_arrays(rows, matrices):
   kernel = kernel_for(rows, matrices)
   if kernel is not None:
     own = functools.partial(cpu_kernel.products, kernel)
-    special = with_gradient_of(each(multiply), own)
+    special = with_gradient_of(each(whole), own)
   elif count == 1 and rows.dtype == jnp.bfloat16:
     # XLA's CPU matrix-vector product in bfloat16 takes 10 times as long as a
     # product of two rows.
@@ -144,7 +144,7 @@ def _with_narrow_slopes(multiply):
 def with_gradient_of(plain: Callable, special: Callable) -> Callable:
   """`special`, which has no gradient, with that of `plain`: the same product.
 
-  Training reads more rows at once than the kernel takes; short texts do not.
+  Training mostly reads more rows at once than the kernel takes.
   """
   run = jax.custom_jvp(special)
 
