@@ -17,9 +17,9 @@ Expected:  of 18000 held-out tokens, prompts among them, acceptance_1 rises from
            0.411 after the least-squares fit to 0.568 and agreement_1 from 0.381
            to 0.576; of the second step from 0.366 to 0.525 and from 0.334 to
            0.526. (Answers are harder than prompts: on demo/held_out.jsonl 0.49
-           of first drafts are kept, after the second command, over 2769 and
-           2231 answers more, 0.50.) With a quarter of the data and five times
-           through them it was 0.37
+           of first drafts are kept after the second command, over 2769 answers
+           more, and 0.50 after its second time, over 2231 more.)
+           With a quarter of the data and five times through them it was 0.37
 """
 
 import ml_collections

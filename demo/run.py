@@ -25,7 +25,7 @@ HEAD = "smollm2-135m-eagle"
 LOOKAHEAD = {"ngram": 10, "eagle": 3}
 # Second guesses, which fill the pass up to eight tokens.
 SIBLINGS = {"ngram": 0, "eagle": 4}
-# A quarter of float32's bytes; the head guesses as well.
+# A quarter of float32's bytes is read of the head.
 WEIGHTS = {"ngram": None, "eagle": "int8"}
 DEFAULTS = requests.Defaults(
   chat=True, settings={"max_new_tokens": 96}, lookahead=max(LOOKAHEAD.values())
